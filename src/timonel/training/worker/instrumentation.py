@@ -8,13 +8,13 @@ from typing import Any
 
 from timonel.tracking import RunWriter
 from timonel.training.option_values import parse_steps
-from timonel.training.worker.fit.model_fit import add_callback
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.inputs.fit_data import batch_size_of
 from timonel.training.worker.numerics import gradients
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import tf_data
 from timonel.training.worker.reports import pace, profiling
+from timonel.training.worker.state import callback_state
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class PaceReports(FitPlugin):
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
         """Report the pace of the call."""
         self._reporter.batch_size = batch_size_of(arguments)
-        add_callback(arguments, pace.callback_for(self._keras, self._stopwatch, self._reporter))
+        callback_state.add(
+            arguments, pace.callback_for(self._keras, self._stopwatch, self._reporter)
+        )
 
 
 class StepProfile(FitPlugin):
@@ -70,7 +72,7 @@ class StepProfile(FitPlugin):
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
             initial = int(arguments.get("initial_epoch") or 0)
-            add_callback(arguments, profiling.callback_for(self._keras, profiler, initial))
+            callback_state.add(arguments, profiling.callback_for(self._keras, profiler, initial))
 
     def _report(self, message: str, fields: dict[str, Any]) -> None:
         logger.info("%s", message)

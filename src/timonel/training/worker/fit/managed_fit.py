@@ -18,7 +18,7 @@ from typing import Any
 from timonel.errors import SpecError
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.fit.checkpoints import Checkpoint, Progress
-from timonel.training.worker.fit.model_fit import add_callback, replace_method, replayed_history
+from timonel.training.worker.fit.model_fit import replace_method, replayed_history
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.fit.watch import FitCall, FitWatch, callback_for
 from timonel.training.worker.inputs import building, fit_data, sharding
@@ -127,7 +127,13 @@ class Fits:
                     self._services.warn(f"{NOT_SAVED}: data that calls of fit in callbacks share")
                 self._used_data.add(data)
             feed = feed_of(self._keras, arguments, number, resumes=False)
-            add_callback(arguments, _epochs_of(self._keras, feed))
+            callback = callback_state.callback_of(
+                self._keras,
+                on_epoch_begin=lambda _, epoch, __: (feed.epoch_begins(epoch), feed.step_begins(0)),
+                on_test_begin=lambda *_: feed.steps_end(),
+                on_epoch_end=lambda *_: feed.steps_end(),
+            )
+            callback_state.add(arguments, callback)
             if arguments.get("verbose", "auto") == "auto":
                 arguments["verbose"] = 0
             sharding.expect_training_data()
@@ -168,7 +174,7 @@ class Fits:
             feed=feed,
             average=building.averaging(model, services.strategy, services.replicas),
         )
-        add_callback(arguments, callback_for(self._keras, watch))
+        callback_state.add(arguments, callback_for(self._keras, watch))
         if arguments.get("verbose", "auto") == "auto":
             # Output goes to a log: one line per epoch, from one task only.
             arguments["verbose"] = 2 if services.run is not None else 0
@@ -250,20 +256,3 @@ class Fits:
     def _add(self, progress: Progress) -> None:
         self._steps = progress.steps
         self._epochs += progress.next_epoch
-
-
-def _epochs_of(keras: Any, feed: Feed) -> Any:
-    """Return a Keras callback that tells a feed of the epochs of a call that is not saved."""
-
-    class EpochsCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            feed.epoch_begins(epoch)
-            feed.step_begins(0)
-
-        def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-            feed.steps_end()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            feed.steps_end()
-
-    return EpochsCallback()

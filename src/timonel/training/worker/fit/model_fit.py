@@ -36,19 +36,6 @@ def replace_method(
     setattr(owner, name, method)
 
 
-def add_callback(arguments: dict[str, Any], callback: Any) -> None:
-    """Append a callback to the arguments of a ``fit`` call."""
-    given: Any = arguments.get("callbacks")
-    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
-        callback.set_model(given.model)
-        callback.set_params(given.params)
-        given.callbacks.append(callback)
-    elif isinstance(given, list | tuple):
-        arguments["callbacks"] = [*given, callback]
-    else:
-        arguments["callbacks"] = [callback] if given is None else [given, callback]
-
-
 def recall(history: Any, progress: Progress) -> None:
     """Prepend the epochs of earlier generations to a ``History``, once."""
     if not progress.epochs or progress.epochs[0] in history.epoch:

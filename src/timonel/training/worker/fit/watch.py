@@ -17,6 +17,7 @@ from timonel.training.worker.fit.model_fit import recall
 from timonel.training.worker.fit.services import Services
 from timonel.training.worker.private import mid_epoch
 from timonel.training.worker.reports.reporting import Reporter
+from timonel.training.worker.state.callback_state import callback_of
 from timonel.training.worker.state.checkpoint_writer import Due
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.termination import Terminated
@@ -270,32 +271,17 @@ class FitWatch:
 def callback_for(keras: Any, watch: FitWatch) -> Any:
     """Return a Keras callback that informs ``watch``."""
 
-    class WatchCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        # Both allow Keras to pass values that are still on the device, and to call the callback
-        # beside the training loop; otherwise Keras would wait for each step's result.
-        async_safe = True
-        _supports_tf_logs = True
+    def epoch_ends(callback: Any, epoch: int, logs: Any) -> None:
+        is_last = epoch + 1 >= callback.params["epochs"] or bool(callback.model.stop_training)
+        watch.epoch_ends(epoch, logs or {}, is_last=is_last)
 
-        def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 - Keras' signature
-            watch.train_begins(self.params)
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            watch.epoch_begins(epoch)
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            watch.batch_begins()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            watch.batch_ends(batch + 1, logs or {})
-
-        def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-            watch.validation_begins()
-
-        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            watch.validation_boundary()
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            last = epoch + 1 >= self.params["epochs"] or bool(self.model.stop_training)
-            watch.epoch_ends(epoch, logs or {}, is_last=last)
-
-    return WatchCallback()
+    return callback_of(
+        keras,
+        on_train_begin=lambda callback, _: watch.train_begins(callback.params),
+        on_epoch_begin=lambda _, epoch, __: watch.epoch_begins(epoch),
+        on_train_batch_begin=lambda *_: watch.batch_begins(),
+        on_train_batch_end=lambda _, batch, logs: watch.batch_ends(batch + 1, logs or {}),
+        on_test_begin=lambda *_: watch.validation_begins(),
+        on_test_batch_begin=lambda *_: watch.validation_boundary(),
+        on_epoch_end=epoch_ends,
+    )

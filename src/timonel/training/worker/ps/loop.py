@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.settings import Settings
-from timonel.training.worker.fit.model_fit import add_callback, replace_method
+from timonel.training.worker.fit.model_fit import replace_method
 from timonel.training.worker.fit.watch import FitWatch
 from timonel.training.worker.private import losses, mid_epoch, ps_variables, row_means
 from timonel.training.worker.private.attributes import replaced
@@ -33,6 +33,7 @@ from timonel.training.worker.ps.preflight import (
     policy_of,
     summarize,
 )
+from timonel.training.worker.state import callback_state
 
 logger = logging.getLogger(__name__)
 
@@ -109,8 +110,7 @@ class ParameterServerLoop:
             phase = self._phase(model, dispatcher, training=True)
             self._training = model
             watch.report_beside(dispatcher.ledger.tally.metrics)
-            follow = self._follower(phase, watch)
-            add_callback(arguments, follow)
+            callback_state.add(arguments, self._follower(phase, watch))
             try:
                 with (
                     _function(model, "train", self._stepping(model, phase)),
@@ -136,27 +136,18 @@ class ParameterServerLoop:
         return before_step
 
     def _follower(self, phase: LoopPhase, watch: FitWatch) -> Any:
-        loop, base = self, self._keras.callbacks.Callback
+        first_steps = [watch.first_step]  # of the first epoch only
 
-        class FollowCallback(base):  # type: ignore[misc, valid-type] # two Kerases, no types
-            async_safe = True
-            _supports_tf_logs = True
-            is_first = True
+        def epoch_begins(callback: Any, epoch: int, _logs: Any) -> None:
+            begun = first_steps.pop() if first_steps else 0
+            steps = callback.params.get("steps")
+            if steps is not None:
+                steps = ps_variables.whole_executions(callback.model, steps) - begun
+            every = self._settings.checkpoints.checkpoint_steps
+            horizon = Horizon(steps, every, watch.trained)
+            phase.begin(horizon, policy_of(self._settings, self._workers, epoch))
 
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-                begun = watch.first_step if self.is_first else 0
-                self.is_first = False
-                steps = self.params.get("steps")
-                horizon = Horizon(
-                    steps=None
-                    if steps is None
-                    else ps_variables.whole_executions(self.model, steps) - begun,
-                    every=loop._settings.checkpoints.checkpoint_steps,
-                    done=watch.trained,
-                )
-                phase.begin(horizon, policy_of(loop._settings, loop._workers, epoch))
-
-        return FollowCallback()
+        return callback_state.callback_of(self._keras, on_epoch_begin=epoch_begins)
 
     def _compile(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         if model is self._training:

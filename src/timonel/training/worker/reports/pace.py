@@ -23,6 +23,7 @@ from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
 from timonel.tracking.pace import PACE, Paces
 from timonel.training.worker.private import keras_fit
+from timonel.training.worker.state.callback_state import callback_of
 
 logger = logging.getLogger(__name__)
 
@@ -187,22 +188,12 @@ class StragglerWarning:
 
 def callback_for(keras: Any, stopwatch: Stopwatch, reporter: PaceReporter) -> Any:
     """Return a callback of ``keras`` that reports the pace."""
-
-    class PaceCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        # Safe beside the training loop: it reads nothing from the device.
-        async_safe = True
-        _supports_tf_logs = True
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            stopwatch.pause()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            reporter.tick()
-
-        def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-            stopwatch.pause()
-
-    return PaceCallback()
+    return callback_of(
+        keras,
+        on_epoch_begin=lambda *_: stopwatch.pause(),
+        on_train_batch_end=lambda *_: reporter.tick(),
+        on_test_begin=lambda *_: stopwatch.pause(),
+    )
 
 
 def _dense(found: Any) -> Any:

@@ -22,6 +22,7 @@ from timonel.errors import SpecError
 from timonel.storage import write_bytes
 from timonel.training.option_values import StepRange
 from timonel.training.worker.private import ps_variables
+from timonel.training.worker.state.callback_state import callback_of
 
 logger = logging.getLogger(__name__)
 
@@ -200,39 +201,33 @@ class Profiler:
 
 def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
     """Return a callback of ``keras`` that profiles steps."""
-    # It is not marked as safe beside the training loop, so Keras waits for it: a profiled step
-    # starts after the profile does.
     count = StepCount(initial_epoch)
 
-    class ProfileCallback(keras.callbacks.Callback):  # type: ignore[misc] # two Kerases, no types
-        _supports_tf_logs = True
+    def epoch_begins(_callback: Any, epoch: int, _logs: Any) -> None:
+        count.epoch = epoch
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            count.epoch = epoch
+    def step_begins(callback: Any, batch: int, _logs: Any) -> None:
+        if not count.has_begun:
+            total, done = count.begin(batch, callback.params)
+            profiler.begins(total, ps_variables.steps_per_execution(callback.model), done)
+        profiler.step_begins(count.at(batch))
 
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-            if not count.has_begun:
-                total, done = count.begin(batch, self.params)
-                profiler.begins(total, ps_variables.steps_per_execution(self.model), done)
-            profiler.step_begins(count.at(batch))
+    def step_ends(_callback: Any, batch: int, logs: Any) -> None:
+        count.last = count.at(batch)
+        # Reading the values waits for the step.
+        profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            count.last = count.at(batch)
-            # Reading the values waits for the step.
-            profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
+    def set_steps_before(_callback: Any, state: Mapping[str, Any]) -> None:
+        count.before = state["before"]
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-            count.before = count.last
-
-        def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-            profiler.ends()
-
-        def get_state(self) -> dict[str, Any]:
-            """Return the state for a checkpoint."""
-            return {"before": count.before}
-
-        def set_state(self, state: Mapping[str, Any]) -> None:
-            """Restore the state of an earlier generation."""
-            count.before = state["before"]
-
-    return ProfileCallback()
+    return callback_of(
+        keras,
+        is_async_safe=False,  # Keras waits for it: a profiled step starts after the profile does
+        on_epoch_begin=epoch_begins,
+        on_train_batch_begin=step_begins,
+        on_train_batch_end=step_ends,
+        on_epoch_end=lambda *_: setattr(count, "before", count.last),
+        on_train_end=lambda *_: profiler.ends(),
+        get_state=lambda _: {"before": count.before},
+        set_state=set_steps_before,
+    )

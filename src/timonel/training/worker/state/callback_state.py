@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from timonel.training.worker import redirected_saves
@@ -19,6 +19,31 @@ def listed(given: Any) -> list[Any]:
     if isinstance(given, list | tuple):
         return list(given)
     return list(given.callbacks) if hasattr(given, "callbacks") else [given]
+
+
+def add(arguments: dict[str, Any], callback: Any) -> None:
+    """Append a callback to the arguments of a ``fit`` call."""
+    given: Any = arguments.get("callbacks")
+    if hasattr(given, "callbacks"):  # a CallbackList, which Keras uses unchanged
+        callback.set_model(given.model)
+        callback.set_params(given.params)
+        given.callbacks.append(callback)
+    else:
+        arguments["callbacks"] = [*listed(given), callback]
+
+
+def callback_of(keras: Any, *, is_async_safe: bool = True, **methods: Callable[..., Any]) -> Any:
+    """Return a callback with these methods; they get the callback, then Keras' arguments."""
+
+    def by_place(method: Callable[..., Any]) -> Callable[..., Any]:
+        # Keras gives the last argument, the logs, by place or by name.
+        return lambda callback, *given, **logs: method(callback, *given, *logs.values())
+
+    # Both allow Keras to pass values that are still on the device, and to call the callback beside
+    # the training loop; otherwise Keras would wait for each step's result.
+    marks = {"async_safe": is_async_safe, "_supports_tf_logs": True}
+    own = {name: by_place(method) for name, method in methods.items()}
+    return type("OwnCallback", (keras.callbacks.Callback,), {**marks, **own})()
 
 
 def go_on(keras: Any, given: Any) -> None:
