@@ -2,65 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from timonel.errors import SpecError
-from timonel.training.worker.private import hidden_state, row_dependence
+from timonel.training.worker.private import hidden_state, ps_variables, row_dependence
 
 
-def require_sums(
-    metrics: Iterable[Any], graph: Any, handles: Callable[[Any], Collection[str]], ours: set[str]
-) -> None:
-    """Check that a step adds to the variables of the script's metrics.
-
-    Args:
-        metrics: Metrics that it may update.
-        graph: Graph of the step that is traced.
-        handles: Returns the names of a variable's handles in the graph.
-        ours: Names of operations that are not the script's.
+@contextlib.contextmanager
+def required(metrics: Callable[[], Iterable[Any]]) -> Iterator[None]:
+    """Check that the step that is traced in the block adds to the variables of these metrics.
 
     Raises:
-        SpecError: It sets a variable to another value, such as a maximum.
+        SpecError: It sets a variable of the script's to another value, such as a maximum.
     """
-    operations = [each for each in graph.get_operations() if each.inputs and each.name not in ours]
-    for metric in metrics:
-        if hidden_state.is_kerases(type(metric)):
-            continue
-        for variable in metric.variables:
-            names = handles(variable)
-            if any(
-                row_dependence.adds(value, reads) is False
-                for value, reads in _assigned(operations, names)
-            ):
-                raise SpecError(
-                    f"the metric {metric.name} sets its variable {variable.name} to a value that "
-                    "is no sum over batches, so that those of several replicas do not give it",
-                    hint="keep sums in its variables, or train with one worker and one device",
-                )
+    if tf.executing_eagerly():
+        yield
+        return
+    graph = ops.get_default_graph()
+    before = {each.name for each in graph.get_operations()}
+    yield
+    reads, values = defaultdict(list), defaultdict(list)
+    for each in graph.get_operations():
+        if each.type == "ReadVariableOp" and each.name not in before:
+            reads[each.inputs[0].name].append(each.outputs[0])
+        if each.type == "AssignVariableOp" and each.name not in before:
+            values[each.inputs[0].name].append(each.inputs[1])
+    for metric in metrics():
+        for variable in () if hidden_state.is_kerases(type(metric)) else metric.variables:
+            for name in _handles(variable, graph):
+                if any(row_dependence.adds(value, reads[name]) is False for value in values[name]):
+                    raise SpecError(
+                        f"the metric {metric.name} sets its variable {variable.name} to a value "
+                        "that is no sum over batches, so that those of several replicas do not "
+                        "give it",
+                        hint="keep sums in its variables, or train with one worker and one device",
+                    )
 
 
-def captured(graph: Any) -> Callable[[Any], Collection[str]]:
-    """Return a function that names the handles with which a graph has captured summed variables."""
-    names = {id(outer): inner.name for outer, inner in graph.captures}
-
-    def handles(variable: Any) -> list[str]:
-        inner = hidden_state.tensor_variable(variable)
-        if inner.aggregation != tf.VariableAggregation.SUM:
-            return []
-        is_distributed = isinstance(inner, tf.distribute.DistributedValues)
-        found = inner.values if is_distributed else [inner]
-        return [names[id(each.handle)] for each in found if id(each.handle) in names]
-
-    return handles
-
-
-def _assigned(operations: Sequence[Any], handles: Collection[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield each value that is assigned to a variable, and what was read of it."""
-    found = [each for each in operations if each.inputs[0].name in handles]
-    reads = [each.outputs[0] for each in found if each.type == "ReadVariableOp"]
-    for each in found:
-        if each.type == "AssignVariableOp":
-            yield each.inputs[1], reads
+def _handles(variable: Any, graph: Any) -> list[str]:
+    """Return the names in a graph of the handles of a variable whose changes are summed."""
+    inner = hidden_state.tensor_variable(variable)
+    is_distributed = isinstance(inner, tf.distribute.DistributedValues)
+    handles = [
+        each.handle for each in (inner.values if is_distributed else [ps_variables.raw(variable)])
+    ]
+    # Parameter servers sum the changes of all variables with handles of the step.
+    names = [each.name for each in handles if getattr(each, "graph", None) is graph]
+    if inner.aggregation == tf.VariableAggregation.SUM:
+        captured = {id(outer): inside.name for outer, inside in graph.captures}
+        names += [captured[id(each)] for each in handles if id(each) in captured]
+    return names

@@ -173,22 +173,12 @@ def _train(model: Any, original: Step, data: Any) -> Any:
     with row_means.weighted(_rows(data), repeats=True) as rows, seen.watched():
         undoes = _may_be_none(rows) and not _shares_variables()
         restore = _restoring(model, rows) if undoes else lambda: None
-        with _results_of_all(model, "train_step", restore):
-            logs = _as_tensors(_run(original, data))
+        checked = metric_sums.required(lambda: list(_metrics))
+        with _results_of_all(model, "train_step", restore), checked:
+            logs = _as_tensors(original(data))
     if seen.has_own_terms and (_is_own(model, "train_step") or _is_own(model, "compute_loss")):
         row_means.warn(_own_loss_warning(model))
     restore()
-    return logs
-
-
-def _run(original: Step, data: Any) -> Any:
-    """Run a step, and check what it does to metrics when it is traced."""
-    if tf.executing_eagerly():
-        return original(data)
-    graph = ops.get_default_graph()
-    ours = {each.name for each in graph.get_operations()}
-    logs = original(data)
-    metric_sums.require_sums(list(_metrics), graph, metric_sums.captured(graph), ours)
     return logs
 
 
@@ -210,8 +200,9 @@ def _own_loss_warning(model: Any) -> str:
 def _test(model: Any, original: Step, data: Any) -> Any:
     rows = _rows(data)
     restore = _restoring(model, rows) if _may_be_none(rows) else lambda: None
-    with row_means.weighted(rows), _results_of_all(model, "test_step", restore):
-        logs = _as_tensors(_run(original, with_a_row(data)))
+    checked = metric_sums.required(lambda: list(_metrics))
+    with row_means.weighted(rows), _results_of_all(model, "test_step", restore), checked:
+        logs = _as_tensors(original(with_a_row(data)))
     restore()
     return logs
 

@@ -72,7 +72,6 @@ def trace(
     ps_variables.leave_out_unused_loss(model, assigned)
     refuse_python(traced.graph)
     refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
-    _require_sums(model, traced)
     return traced.step
 
 
@@ -81,25 +80,6 @@ class _Traced:
     step: Step
     graph: Any
     temporary: dict[int, Any]
-
-
-def _require_sums(model: Any, traced: _Traced) -> None:
-    """Check that the step adds to the variables of the script's metrics."""
-    handles = {key: handle.name for key, handle in traced.temporary.items()}
-    begins: dict[str, str] = {}  # the first assignment of each is ours
-    for each in traced.graph.get_operations():
-        if each.type == "AssignVariableOp":
-            begins.setdefault(each.inputs[0].name, each.name)
-    # Keras 3 lists those of compile as one.
-    metrics = [m for each in model.metrics for m in (each, *getattr(each, "metrics", ()))]
-    metric_sums.require_sums(
-        metrics,
-        traced.graph,
-        lambda variable: [
-            handles[key] for key in [id(ps_variables.raw(variable))] if key in handles
-        ],
-        set(begins.values()),
-    )
 
 
 def _traced(
@@ -134,6 +114,7 @@ def _traced(
             ps_variables.handles(swapped),
             ps_variables.noting_results(model, noted),
             _recording(model, recorded if training else []),
+            metric_sums.required(functools.partial(_metrics_of, model)),
         ):
             logs = dict(_flat(strategy.run(step, args=(tensors,)) or {}))
         found["metrics"] = _results_among(logs, noted)
@@ -229,6 +210,12 @@ def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
                 found[names[value.ref()]] += 1
     # Two uses are ours: the initial assignment, and the destruction.
     return {key for key, count in found.items() if count > 2}
+
+
+def _metrics_of(model: Any) -> Iterator[Any]:
+    for metric in model.metrics:
+        yield metric
+        yield from getattr(metric, "metrics", ())  # Keras 3 lists those of compile as one
 
 
 def _spec(value: Any) -> Any:
