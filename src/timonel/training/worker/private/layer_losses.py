@@ -1,14 +1,18 @@
-"""Count terms that layers add to a loss, and what layers compute from them, over all rows."""
+"""Count terms that layers add to a loss, and what layers compute from them, over all rows.
+
+A layer of the script that computes rows from other rows, as one that compares all pairs of a batch,
+has only the rows of its replica.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from timonel.training.worker.private import layer_rows
 from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.row_means import (
     batch_of,
@@ -16,10 +20,13 @@ from timonel.training.worker.private.row_means import (
     present,
     replica,
     row_mean,
+    warn,
     warn_of_part,
 )
+from timonel.training.worker.script_files import is_class_of_script
 
 _ADDED = "_timonel_added"
+_examined: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(keras: Any) -> None:
@@ -40,7 +47,7 @@ def install(keras: Any) -> None:
 
 def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., Any]:
     def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if present.layout is None or layer_rows.is_operation(layer):
+        if present.layout is None or _is_operation(layer):
             return original(layer, *args, **kwargs)
         is_outer, inputs = present.inputs is None, tf.nest.flatten((args, kwargs))
         values: list[Any] = []
@@ -49,7 +56,9 @@ def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., An
         with replaced(present, inputs=inputs, values=values):
             found = original(layer, *args, **kwargs)
         outputs = tf.nest.flatten(found)
-        layer_rows.examine(keras, layer, inputs, [*values, *outputs])
+        if layer not in _examined and _calls_operations(keras, layer):
+            _examined.add(layer)
+            _warn_of_mixed_rows(layer, inputs, [*values, *outputs])
         present.computed += outputs
         # It averages over a replica's rows in any case.
         is_normal = isinstance(layer, keras.layers.BatchNormalization)
@@ -60,6 +69,40 @@ def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., An
         return found
 
     return call
+
+
+def _is_operation(layer: Any) -> bool:
+    """Whether a layer of tf-keras stands for an operation between those of a functional model."""
+    return type(layer).__name__ in {"TFOpLambda", "SlicingOpLambda"}
+
+
+def _calls_operations(keras: Any, layer: Any) -> bool:
+    """Whether a layer may compute anything besides the layers that it calls."""
+    inner = [*getattr(layer, "operations", ()), *getattr(layer, "layers", ())]
+    return (
+        is_class_of_script(type(layer))
+        or isinstance(layer, keras.layers.Lambda)
+        or any(not isinstance(each, keras.layers.Layer) or _is_operation(each) for each in inner)
+    )
+
+
+def _warn_of_mixed_rows(layer: Any, inputs: Sequence[Any], values: Sequence[Any]) -> None:
+    """Tell the user if a layer has computed the values, its own or those of its layers, so."""
+    # Layers that it has called are examined by themselves.
+    batch = batch_of(f"the layer {layer.name}", (inputs, present.computed))
+    known = {each.name for each in batch.given}
+    tensors = [each for each in values if hasattr(each, "graph") and each.name not in known]
+    computed = {
+        each.name: tf.cast(tf.reshape(each, [batch.rows, -1]), tf.float64)
+        for each in tensors
+        if each.shape.rank and each.dtype != tf.string and batch.has_rows(each)
+    }
+    if computed and batch.mixes(tf.concat(list(computed.values()), 1)):
+        warn(
+            f"the layer {layer.name} computes rows from other rows of the batch: each replica, or "
+            "worker, computes them from its own rows only, so that the results differ from those "
+            "of one worker and one device"
+        )
 
 
 def _adding_loss(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,10 +50,14 @@ class Batch:
     unclear: Callable[[], object] = lambda: None
     is_independent: bool = False  # no values depend on other rows, without a proof
 
+    def has_rows(self, value: Any) -> bool:
+        """Whether a tensor's first axis has the rows, each of which may be several."""
+        size = value.shape[0]
+        return size is None or (isinstance(self.rows, int) and size % self.rows == 0)
+
     def mixes(self, value: Any) -> bool:
         """Whether a tensor has not the rows of the batch, or computes them from each other."""
-        size = value.shape[0]
-        if size is not None and (not isinstance(self.rows, int) or size % self.rows):
+        if not self.has_rows(value):
             return True
         # Numbers that are known already, one beside the other, may be as many as the rows.
         if _reaches(value, lambda found: hasattr(found, "_timonel_kind")):
