@@ -36,7 +36,7 @@ from timonel.training.worker.fit.model_fit import replace_method, replayed_histo
 from timonel.training.worker.inputs import building
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.reporting import Summaries
-from timonel.training.worker.state.variables import restore
+from timonel.training.worker.state.variables import Replicas
 from timonel.training.worker.strategy import devices
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class EvaluatorFits:
 def restore_weights(model: Any, found: Checkpoint) -> None:
     """Load the weights of a checkpoint into a model."""
     own = list(model.variables)
-    restore(own, found.state.variables[: len(own)])
+    Replicas(None).restore(own, found.state.variables[: len(own)])
 
 
 def _evaluate(model: Any, wanted: Mapping[str, Any], found: Checkpoint) -> dict[str, float]:

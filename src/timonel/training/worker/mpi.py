@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.engines.base import EXIT_DONE
-from timonel.engines.cluster import TaskAssignment, encode
 from timonel.engines.coordination.failures import (
     Failure,
     TaskExit,
@@ -27,7 +26,7 @@ from timonel.engines.coordination.failures import (
 )
 from timonel.storage import write_text
 from timonel.training import mpi as ranks
-from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster
+from timonel.training.cluster import ENVIRONMENT_VARIABLE
 from timonel.training.spec import add_document_options, document_path, read_spec
 from timonel.training.worker.bootstrap import run
 
@@ -58,18 +57,11 @@ def run_rank(spec: Path) -> int:
     """Join the other ranks, run this rank's task, return its exit code."""
     with ranks.joined() as (cluster, _):
         ranks.leave()
-        os.environ[ENVIRONMENT_VARIABLE] = encode(_assignment(cluster))
+        assignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
+        os.environ[ENVIRONMENT_VARIABLE] = json.dumps({**assignment, **cluster.tf_config()})
         folder = list(_folders(len(cluster.trainers)))[cluster.rank]
         os.environ["TIMONEL_TASK_DIR"] = str(folder)
         return run(spec, os.environ)
-
-
-def _assignment(cluster: Cluster) -> TaskAssignment:
-    """Return the engine's assignment with the ranks as its cluster."""
-    assignment: TaskAssignment = json.loads(os.environ[ENVIRONMENT_VARIABLE])
-    assignment["cluster"] = {role: list(found) for role, found in cluster.tasks.items()}
-    assignment["task"] = {"type": cluster.role, "index": cluster.index}
-    return assignment
 
 
 def _folders(count: int) -> Iterator[Path]:

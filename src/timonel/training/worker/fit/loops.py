@@ -29,7 +29,7 @@ from timonel.training.worker.state import snapshot
 from timonel.training.worker.state.checkpoint_writer import Due
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
-from timonel.training.worker.state.variables import Replicas, restore
+from timonel.training.worker.state.variables import Replicas
 from timonel.training.worker.termination import Terminated
 
 _services: list[Services] = []
@@ -141,7 +141,7 @@ class LoopCheckpointer:
         if self._saved is None:
             return
         same, local = self._variables()
-        restore(same, self._saved.variables)
+        self._replicas.restore(same, self._saved.variables)
         if len(local) != len(self._saved.local):
             raise SpecError(
                 f"the checkpoint has {len(self._saved.local)} variables that are not trained, the "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +168,10 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
         "extra": dict(state.extra),
     }
     encoded = encode(content, arrays)
-    progress = state.progress
     with publish_dir(target, replace=True) as folder:
         digest = _write_arrays(folder / ARRAYS, arrays)
         body = {
-            "epochs": list(progress.epochs),
-            "history": {name: list(values) for name, values in progress.history.items()},
-            "steps": progress.steps,
-            "step": progress.step,
-            "finished": progress.finished,
+            **{each.name: getattr(state.progress, each.name) for each in fields(Progress)},
             "metric": None if metric is None else {"name": metric[0], "value": metric[1]},
             "arrays": [[array.dtype.name, list(array.shape)] for array in arrays],
             "digest": digest,
@@ -201,17 +196,9 @@ def read(folder: Path) -> Checkpoint:
 
 def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
     arrays = _read_arrays(folder / ARRAYS, str(state["digest"]), state["arrays"])
-    return FitState(_progress(state), **decode(state["content"], arrays))
-
-
-def _progress(state: Mapping[str, Any]) -> Progress:
-    return Progress(
-        epochs=tuple(state["epochs"]),
-        history=state["history"],
-        steps=state["steps"],
-        finished=state["finished"],
-        step=state.get("step", 0),
-    )
+    known = {each.name: state[each.name] for each in fields(Progress)}
+    progress = Progress(**{**known, "epochs": tuple(state["epochs"])})
+    return FitState(progress, **decode(state["content"], arrays))
 
 
 def _write_arrays(path: Path, arrays: Sequence[Array]) -> str:

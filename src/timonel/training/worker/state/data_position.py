@@ -20,15 +20,18 @@ class Feed:
     validation: Feed | None = None  # the validation data, if their passes must be counted
     can_seek = False
     note = "its data can be begun anew only: it is saved at the ends of epochs"
+    _armed: int | None = None  # steps of the call before the next one; None in validation
 
     def epoch_begins(self, epoch: int) -> None:
         """Record that Keras begins an epoch."""
 
     def step_begins(self, trained: int) -> None:
         """Record that the next step begins, after ``trained`` steps of the call."""
+        self._armed = trained
 
     def steps_end(self) -> None:
         """Record the end of an epoch's steps: later reads are not training."""
+        self._armed = None
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return the position after ``trained`` steps, as plain data."""
@@ -59,7 +62,6 @@ class StreamFeed(Feed):
         self.note = note
         self._steps = steps or stream.schedule.steps
         self._stream = stream
-        self._armed: int | None = None
         self._pass: tuple[int, int] | None = None
         self._sought = False
         stream.listener = self._begins
@@ -69,14 +71,6 @@ class StreamFeed(Feed):
         sought, self._sought = self._sought, False
         if not sought:
             self._stream.seek(epoch)
-
-    def step_begins(self, trained: int) -> None:
-        """Count later reads as training."""
-        self._armed = trained
-
-    def steps_end(self) -> None:
-        """Count later reads as validation."""
-        self._armed = None
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return epoch and step in the current order."""

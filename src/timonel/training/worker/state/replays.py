@@ -42,7 +42,6 @@ class ReplayFeed(Feed):
         self._inner = dataset
         self._memory = tf_data.memory_of(dataset)
         self._keeps_pass = keeps_pass
-        self._armed: int | None = None
         self._passes = 0
         self._skip = 0
         self._pass: tuple[int, int] | None = None
@@ -67,15 +66,11 @@ class ReplayFeed(Feed):
 
     def step_begins(self, trained: int) -> None:
         """Count later reads as training."""
-        self._armed = trained
+        super().step_begins(trained)
         if self._begins_epoch and not self._counts:
             # No state is kept between passes: they need no numbers.
             self._pass = 1, trained
         self._begins_epoch = False
-
-    def steps_end(self) -> None:
-        """Count later reads as validation."""
-        self._armed = None
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return number and step of the current pass."""

@@ -21,7 +21,7 @@ from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.process_variables import ProcessVariables
-from timonel.training.worker.state.variables import Array, Replicas, check
+from timonel.training.worker.state.variables import Array, Replicas
 
 
 def capture_random_state() -> dict[str, Any]:
@@ -186,18 +186,13 @@ def restore_model(
             for (key, number), values in zip(keys, state.variables, strict=False)
         ]
     else:
-        check(own, state.variables[:count])
-        for variable, value in zip(own, state.variables, strict=False):
-            replicas.assign_all(variable, value)
+        replicas.restore(own, state.variables[:count])
         replicas.assign(model.non_trainable_variables, local, sums=False)
     optimizer = getattr(model, "optimizer", None)
     slots = Slots(state.variables[count:], state.local[len(local) :])
 
     def restore_optimizer() -> None:
-        found = building.optimizer_variables(optimizer)
-        check(found, slots.values)
-        for variable, value in zip(found, slots.values, strict=True):
-            replicas.assign_all(variable, value)
+        replicas.restore(building.optimizer_variables(optimizer), slots.values)
         replicas.assign(gradient_sums.sums_of(optimizer), slots.sums, sums=True)
 
     if optimizer is not None and slots.values:

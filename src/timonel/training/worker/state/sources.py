@@ -31,19 +31,15 @@ class Elements:
     """Structure and types of batches; the first axis and sizes that differ are unknown."""
 
     def __init__(self, keras: Any, examples: Sequence[Any]) -> None:
-        self._nest = tf.nest
         self._floatx = keras.backend.floatx()
         shapes = [self._leaves(example) for example in examples]
-        first = shapes[0]
-        specs = [
+        self.specs = tuple(
             tf.TensorSpec(
                 [None, *_common([leaves[place].shape[1:] for leaves in shapes])], leaf.dtype
             )
-            for place, leaf in enumerate(first)
-        ]
-        self.spec = tf.nest.pack_sequence_as(lists_to_tuples(examples[0]), specs)
-        self.dtypes = [spec.dtype for spec in specs]
-        self.shapes = [spec.shape for spec in specs]
+            for place, leaf in enumerate(shapes[0])
+        )
+        self._nested = tf.nest.pack_sequence_as(lists_to_tuples(examples[0]), self.specs)
 
     def flat(self, batch: Any) -> tuple[Any, ...]:
         """Flatten a batch to its arrays."""
@@ -51,12 +47,12 @@ class Elements:
 
     def packed(self, leaves: Sequence[Any]) -> Any:
         """Pack tensors into the batches' structure."""
-        for leaf, shape in zip(leaves, self.shapes, strict=True):
-            leaf.set_shape(shape)
-        return self._nest.pack_sequence_as(self.spec, list(leaves))
+        for leaf, spec in zip(leaves, self.specs, strict=True):
+            leaf.set_shape(spec.shape)
+        return tf.nest.pack_sequence_as(self._nested, list(leaves))
 
     def _leaves(self, batch: Any) -> list[Any]:
-        found = [np.asarray(leaf) for leaf in self._nest.flatten(lists_to_tuples(batch))]
+        found = [np.asarray(leaf) for leaf in tf.nest.flatten(lists_to_tuples(batch))]
         return [leaf.astype(self._floatx) if leaf.dtype.kind == "f" else leaf for leaf in found]
 
 
@@ -160,7 +156,9 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
 
     def batch(number: Any) -> Any:
         leaves = tf.numpy_function(
-            lambda place: elements.flat(data[int(place[0])]), [number], elements.dtypes
+            lambda place: elements.flat(data[int(place[0])]),
+            [number],
+            [spec.dtype for spec in elements.specs],
         )
         return elements.packed(leaves)
 
@@ -276,9 +274,8 @@ def feed_of_generator(keras: Any, arguments: dict[str, Any]) -> Feed | None:
         arguments["x"] = feed.batches()
         return Feed()
     elements = Elements(keras, examples)
-    flat = tuple(tf.TensorSpec(s, d) for s, d in zip(elements.shapes, elements.dtypes, strict=True))
     dataset = tf.data.Dataset.from_generator(
-        lambda: map(elements.flat, feed.batches()), output_signature=flat
+        lambda: map(elements.flat, feed.batches()), output_signature=elements.specs
     )
     arguments["x"] = dataset.map(lambda *leaves: elements.packed(leaves)).prefetch(_PREFETCHED)
     arguments["shuffle"] = False

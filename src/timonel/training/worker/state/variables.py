@@ -30,13 +30,6 @@ def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> N
         )
 
 
-def restore(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Assign saved values to variables."""
-    check(variables, arrays)
-    for variable, array in zip(variables, arrays, strict=True):
-        variable.assign(array)
-
-
 def _dtype(variable: Any) -> np.dtype[Any]:
     dtype = variable.dtype
     return dtype_named(getattr(dtype, "name", dtype))
@@ -128,6 +121,12 @@ class Replicas:
             for place, variable in enumerate(variables)
         ]
         return local if self._workers == 1 else self._gathered(local)
+
+    def restore(self, variables: Sequence[Any], values: Sequence[Array]) -> None:
+        """Check that saved values belong to variables, and assign them on all replicas."""
+        check(variables, values)
+        for variable, value in zip(variables, values, strict=True):
+            self.assign_all(variable, value)
 
     def assign_all(self, variable: Any, value: Array) -> None:
         """Assign all of this process's replicas the same value."""
