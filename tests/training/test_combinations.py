@@ -8,7 +8,7 @@ import pytest
 
 from timonel.errors import SpecError
 from timonel.training.combinations import check_settings, choose
-from timonel.training.settings import Settings, StrategyName
+from timonel.training.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from timonel.training.settings import Settings, StrategyName
 )
 def test_which_strategy_is_chosen(wanted: str, given: dict[str, Any], chosen: str) -> None:
     sizes: dict[str, Any] = {"workers": 1, "devices": 1, **given}
-    assert choose(StrategyName(wanted), **sizes) == chosen
+    assert choose(wanted, **sizes) == chosen
 
 
 @pytest.mark.parametrize("strategy", ["one-device", "mirrored", "central-storage", "tpu"])
@@ -136,7 +136,6 @@ PROGRAM = """
 import numpy as np
 import tensorflow as tf
 from timonel.errors import SpecError
-from timonel.training.settings import StrategyName
 from timonel.training.worker.private import keras_fit
 from timonel.training.worker.strategy.strategies import adopt
 
@@ -145,7 +144,7 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 devices = ["CPU:0", "CPU:1"]
 strategy = eval(maker)
-adopt(strategy, StrategyName(kind))
+adopt(strategy, kind)
 found = []
 for name in {names!r}:
     cls = eval("tf.distribute." + name)

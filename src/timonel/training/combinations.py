@@ -6,17 +6,16 @@ from collections.abc import Iterator
 
 from timonel.errors import SpecError
 from timonel.training.option_values import parse_best, parse_early_stopping, parse_steps
-from timonel.training.settings import Settings, StrategyName
+from timonel.training.settings import Settings
+from timonel.training.train_options import Strategy
 
-_OF_ONE_WORKER = frozenset(
-    {StrategyName.ONE_DEVICE, StrategyName.MIRRORED, StrategyName.CENTRAL_STORAGE, StrategyName.TPU}
-)
-_REDUCING = frozenset({StrategyName.MIRRORED, StrategyName.MULTI_WORKER})
+_OF_ONE_WORKER = frozenset({"one-device", "mirrored", "central-storage", "tpu"})
+_REDUCING = frozenset({"mirrored", "multi-worker"})
 """Strategies whose replicas all-reduce their gradients."""
 _FLAGS = {
-    StrategyName.MIRRORED: "--devices-per-worker",
-    StrategyName.MULTI_WORKER: "--workers",
-    StrategyName.PARAMETER_SERVER: "--ps",
+    "mirrored": "--devices-per-worker",
+    "multi-worker": "--workers",
+    "parameter-server": "--ps",
 }
 """Option that makes ``auto`` choose a strategy."""
 
@@ -35,30 +34,30 @@ def check_settings(settings: Settings) -> None:
 
 
 def choose(
-    requested: StrategyName, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
-) -> StrategyName:
+    requested: Strategy, *, workers: int, devices: int, ps: int = 0, tpu: bool = False
+) -> Strategy:
     """Return the strategy for a job's size; ``none`` for one device."""
     # ``auto`` follows tensorflow-cloud's rule: a TPU if available, multi-worker for several
     # workers, mirrored for several devices, else none; and parameter servers if requested.
     if requested in _OF_ONE_WORKER and workers > 1:
         raise SpecError(
-            f"the strategy '{requested.value}' runs in one worker, but --workers is {workers}",
+            f"the strategy '{requested}' runs in one worker, but --workers is {workers}",
             hint="use --strategy auto, or --devices-per-worker instead of --workers",
         )
-    if requested is not StrategyName.AUTO:
+    if requested != "auto":
         return requested
     if ps:
-        return StrategyName.PARAMETER_SERVER
+        return "parameter-server"
     if workers > 1:
-        return StrategyName.MULTI_WORKER
+        return "multi-worker"
     if tpu:
-        return StrategyName.TPU
-    return StrategyName.MIRRORED if devices > 1 else StrategyName.NONE
+        return "tpu"
+    return "mirrored" if devices > 1 else "none"
 
 
-def contradictions(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+def contradictions(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     """Yield each contradiction as a message and a hint."""
-    if settings.distribution.strategy is StrategyName.NONE:
+    if settings.distribution.strategy == "none":
         yield from _left_alone(settings)
     yield from _of_roles(settings, chosen)
     if settings.distribution.launcher == "mpi":
@@ -82,14 +81,14 @@ def _left_alone(settings: Settings) -> Iterator[tuple[str, str]]:
         yield _without("devices_per_worker", "the strategy 'none': the script sets up its devices")
 
 
-def _of_roles(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+def _of_roles(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     asked = settings.distribution
     if asked.chief == "worker":
-        if chosen is StrategyName.PARAMETER_SERVER:
+        if chosen == "parameter-server":
             yield _without("chief", "parameter servers: their workers serve a chief")
         if asked.min_workers < asked.workers:
             yield _without("chief", "a range of workers: the chief can never leave")
-    if asked.success_policy == "all-workers" and chosen is StrategyName.PARAMETER_SERVER:
+    if asked.success_policy == "all-workers" and chosen == "parameter-server":
         yield _without("success_policy", "parameter servers: their workers serve until the end")
 
 
@@ -108,14 +107,14 @@ def _of_mpi(settings: Settings) -> Iterator[tuple[str, str]]:
         )
 
 
-def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+def _of_communication(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     asked = settings.distribution
-    if asked.cross_device_ops is not None and chosen is not StrategyName.MIRRORED:
+    if asked.cross_device_ops is not None and chosen != "mirrored":
         yield (
             _only_with("--cross-device-ops", "the strategy 'mirrored'", chosen),
             "between workers use --collectives; for one worker give --devices-per-worker 2",
         )
-    if asked.collectives != "auto" and chosen is not StrategyName.MULTI_WORKER:
+    if asked.collectives != "auto" and chosen != "multi-worker":
         yield (
             _only_with("--collectives", "several workers", chosen),
             "between the devices of one worker use --cross-device-ops; or give --workers 2",
@@ -127,27 +126,27 @@ def _of_communication(settings: Settings, chosen: StrategyName) -> Iterator[tupl
         )
 
 
-def _of_numerics(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+def _of_numerics(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     asked = settings.numerics
     if asked.xla and asked.deterministic:
         yield _without("xla", "--deterministic: XLA lacks deterministic forms of some operations")
-    if asked.xla and chosen not in {StrategyName.NONE, StrategyName.ONE_DEVICE}:
+    if asked.xla and chosen not in {"none", "one-device"}:
         yield (
             f"--xla supports one replica only, not {_used(chosen)}",
             f"remove --xla or {_FLAGS.get(chosen, '--strategy')}",
         )
-    if asked.precision == "float16" and chosen is StrategyName.CENTRAL_STORAGE:
+    if asked.precision == "float16" and chosen == "central-storage":
         yield (
             "--precision float16 scales the loss, which 'central-storage' does not support",
             "use --precision bfloat16",
         )
-    if asked.precision == "float16" and chosen is StrategyName.TPU:
+    if asked.precision == "float16" and chosen == "tpu":
         yield "a TPU does not support --precision float16", "use --precision bfloat16"
 
 
-def _of_parameter_servers(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
-    if chosen is not StrategyName.PARAMETER_SERVER:
-        if chosen is not StrategyName.NONE or settings.distribution.strategy is StrategyName.AUTO:
+def _of_parameter_servers(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
+    if chosen != "parameter-server":
+        if chosen != "none" or settings.distribution.strategy == "auto":
             yield from _only_with_parameter_servers(settings, chosen)
         return
     yield from _of_served_workers(settings)
@@ -169,22 +168,20 @@ def _of_evaluation(settings: Settings) -> Iterator[tuple[str, str]]:
             "--early-stopping uses the metrics of an evaluator, but --evaluator is not set",
             "give --evaluator too, or use Keras' callback EarlyStopping",
         )
-    if settings.distribution.strategy is StrategyName.NONE:
+    if settings.distribution.strategy == "none":
         yield _without("early_stopping", "the strategy 'none', which does not change fit")
 
 
-def _of_profiling(settings: Settings, chosen: StrategyName) -> Iterator[tuple[str, str]]:
+def _of_profiling(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     asked = settings.profiling.profile
     if asked is None:
         return
     parse_steps(asked)
-    if chosen is StrategyName.PARAMETER_SERVER:
+    if chosen == "parameter-server":
         yield _without("profile", "parameter servers: each step spans several tasks")
 
 
-def _only_with_parameter_servers(
-    settings: Settings, chosen: StrategyName
-) -> Iterator[tuple[str, str]]:
+def _only_with_parameter_servers(settings: Settings, chosen: Strategy) -> Iterator[tuple[str, str]]:
     usual = Settings().parameter_servers
     for name, value in settings.parameter_servers.model_dump().items():
         if value != getattr(usual, name):
@@ -223,9 +220,9 @@ def _without(option: str, given: str) -> tuple[str, str]:
     return f"{flag} cannot be combined with {given}", f"leave out {flag}"
 
 
-def _only_with(flag: str, supported: str, chosen: StrategyName) -> str:
+def _only_with(flag: str, supported: str, chosen: Strategy) -> str:
     return f"{flag} works only with {supported}, not with {_used(chosen)}"
 
 
-def _used(chosen: StrategyName) -> str:
-    return "one device" if chosen is StrategyName.NONE else f"'{chosen.value}'"
+def _used(chosen: Strategy) -> str:
+    return "one device" if chosen == "none" else f"'{chosen}'"

@@ -8,7 +8,6 @@ units.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -23,25 +22,13 @@ from timonel.training.train_options import (
     Launcher,
     LearningRateRule,
     Precision,
+    Strategy,
     SuccessPolicy,
 )
 from timonel.units import ByteSize, Seconds
 
 ANY_STALENESS = 2**31 - 1
 """The staleness bound for ``any``: no gradient is dropped or damped."""
-
-
-class StrategyName(StrEnum):
-    """Distribution strategy names."""
-
-    AUTO = "auto"
-    NONE = "none"
-    ONE_DEVICE = "one-device"
-    MIRRORED = "mirrored"
-    CENTRAL_STORAGE = "central-storage"
-    MULTI_WORKER = "multi-worker"
-    PARAMETER_SERVER = "parameter-server"
-    TPU = "tpu"
 
 
 Count = Annotated[int, Field(ge=0)]
@@ -57,7 +44,7 @@ class _Group(BaseModel):
 class Distribution(_Group):
     """Processes, devices, and communication between replicas."""
 
-    strategy: StrategyName = StrategyName.AUTO
+    strategy: Strategy = "auto"
     workers: Annotated[Positive, Field(le=MAX_TASKS)] = 1
     """The maximum; a job may continue with as few as `min_workers`."""
     min_workers: Positive = 1
@@ -154,14 +141,14 @@ class Settings(_Group):
     def uses_parameter_servers(self) -> bool:
         """Whether the chief trains on worker servers, with weights on parameter servers."""
         strategy = self.distribution.strategy
-        asked = strategy is StrategyName.AUTO and self.parameter_servers.ps > 0
-        return asked or strategy is StrategyName.PARAMETER_SERVER
+        asked = strategy == "auto" and self.parameter_servers.ps > 0
+        return asked or strategy == "parameter-server"
 
     @property
     def ends_with_chief(self) -> bool:
         """Whether the job succeeds as soon as its chief does."""
         asked = self.distribution.success_policy
-        alone = self.distribution.strategy is StrategyName.NONE
+        alone = self.distribution.strategy == "none"
         return asked == "chief" or (asked == "auto" and alone and self.parameter_servers.ps > 0)
 
     @classmethod

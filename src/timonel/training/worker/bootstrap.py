@@ -26,8 +26,8 @@ from timonel.tracking import RunWriter, open_run
 from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.combinations import choose
 from timonel.training.evaluations import EvaluationRecords
-from timonel.training.settings import StrategyName
 from timonel.training.spec import KERAS_BACKEND, TrainSpec, read_spec, require_tensorflow_backend
+from timonel.training.train_options import Strategy
 from timonel.training.worker import exit_report, heartbeat, late_import, silence
 from timonel.training.worker.context import TrainingContext, enter
 from timonel.training.worker.exit_report import EXIT_FAILED, TaskOutcome
@@ -133,7 +133,7 @@ def _train(task: Task, termination: Termination) -> None:
         ps=settings.parameter_servers.ps,
         tpu=devices.tpu_address() is not None,
     )
-    if settings.distribution.strategy is StrategyName.NONE:
+    if settings.distribution.strategy == "none":
         _run_alone(task)
     elif role == "evaluator":
         importlib.import_module(_EVALUATOR).run(task, termination)
@@ -153,7 +153,7 @@ def _run_alone(task: Task) -> None:
         run_program_of(task, run)
 
 
-def _run_managed(task: Task, name: StrategyName, termination: Termination) -> None:
+def _run_managed(task: Task, name: Strategy, termination: Termination) -> None:
     run = _open_run(task)
     with contextlib.ExitStack() as stack:
         finish: list[Callable[[], None]] = []
@@ -178,7 +178,7 @@ def _run_managed(task: Task, name: StrategyName, termination: Termination) -> No
 
 @contextlib.contextmanager
 def _managed(
-    task: Task, name: StrategyName, termination: Termination, run: RunWriter | None
+    task: Task, name: Strategy, termination: Termination, run: RunWriter | None
 ) -> Iterator[Callable[[], None]]:
     """Import Keras and let its ``fit`` train as the job says; yield what exports the model."""
     settings = task.spec.settings
@@ -198,7 +198,7 @@ def _managed(
     keras = importlib.import_module(task.spec.keras)
     if task.spec.keras == "keras":
         require_tensorflow_backend(keras.backend.backend())
-    if name is not StrategyName.NONE:
+    if name != "none":
         keras_fit.require_supported(keras.__name__, keras.__version__)
     model_fit.reject_other_keras(task.spec.keras)
     keras.utils.set_random_seed(task.spec.seed)
@@ -349,6 +349,6 @@ def _has_tf_config(task: Task) -> bool:
     # Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets
     # one only with the strategy ``none``, for scripts that distribute themselves.
     settings = task.spec.settings
-    if settings.distribution.strategy is StrategyName.NONE and settings.evaluation.evaluator:
+    if settings.distribution.strategy == "none" and settings.evaluation.evaluator:
         return True
     return task.cluster.role != "evaluator" and task.cluster.size > 1

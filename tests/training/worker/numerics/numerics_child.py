@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.training.cluster import Cluster
-from timonel.training.settings import Numerics, Settings, StrategyName
+from timonel.training.settings import Numerics, Settings
 from timonel.training.worker import optimizing
 from timonel.training.worker.inputs import fit_data, sharding
 from timonel.training.worker.numerics import gradients, precision
@@ -34,7 +34,7 @@ Y = (X.sum(1) > 0).astype("int64")
 
 
 def main() -> dict[str, Any]:
-    mirrored = strategies.build(StrategyName.MIRRORED, ALONE, Settings.of({}))
+    mirrored = strategies.build("mirrored", ALONE, Settings.of({}))
     if FLAVOUR == "keras":
         keras_fit.install_keras_hooks()
     alone = tf.distribute.get_strategy()
@@ -179,7 +179,7 @@ def of_accumulation(alone: Any, mirrored: Any) -> dict[str, Any]:
 
 def of_central_storage(alone: Any) -> dict[str, float]:
     strategy = strategies.build(
-        StrategyName.CENTRAL_STORAGE, ALONE, Settings.of({"devices_per_worker": 2})
+        "central-storage", ALONE, Settings.of({"devices_per_worker": 2})
     )
     assert strategy.num_replicas_in_sync == 2
     if FLAVOUR == "keras":
@@ -437,9 +437,9 @@ def of_refusals() -> dict[str, str]:
         "memory": refusal(
             devices.configure, place, per_worker=1, memory=10**9, requested_threads=None
         ),
-        "nccl": refusal(strategies.build, StrategyName.MIRRORED, ALONE, servers),
-        "collectives": refusal(strategies.build, StrategyName.MULTI_WORKER, ALONE, between),
-        "tpu": refusal(strategies.build, StrategyName.TPU, ALONE, Settings()),
+        "nccl": refusal(strategies.build, "mirrored", ALONE, servers),
+        "collectives": refusal(strategies.build, "multi-worker", ALONE, between),
+        "tpu": refusal(strategies.build, "tpu", ALONE, Settings()),
     }
 
 

@@ -6,7 +6,8 @@ import logging
 from typing import Any
 
 from timonel.errors import TimonelError
-from timonel.training.settings import Numerics, Settings, StrategyName
+from timonel.training.settings import Numerics, Settings
+from timonel.training.train_options import Strategy
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +35,17 @@ def warn_of_own_policy(found: str, settings: Numerics) -> None:
         )
 
 
-def record(policy: str, name: StrategyName, strategy: Any, settings: Settings) -> dict[str, Any]:
+def record(policy: str, name: Strategy, strategy: Any, settings: Settings) -> dict[str, Any]:
     """Return strategy and numerics of a job for the run's record."""
     distribution = settings.distribution
     known = {
-        "strategy": name.value,
+        "strategy": name,
         "replicas": strategy.num_replicas_in_sync if strategy is not None else 1,
         "precision": policy,
         "xla": settings.numerics.xla or None,
         "deterministic": settings.numerics.deterministic or None,
         "collectives": distribution.cross_device_ops
-        or (distribution.collectives if name is StrategyName.MULTI_WORKER else None),
+        or (distribution.collectives if name == "multi-worker" else None),
         "compress_gradients": distribution.compress_gradients,
     }
     return {key: value for key, value in known.items() if value is not None}

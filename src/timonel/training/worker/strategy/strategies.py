@@ -11,32 +11,33 @@ import tensorflow as tf
 
 from timonel.errors import SpecError
 from timonel.training.cluster import Cluster
-from timonel.training.settings import Settings, StrategyName
+from timonel.training.settings import Settings
+from timonel.training.train_options import Strategy
 from timonel.training.worker import peers
 from timonel.training.worker.private import keras_fit
 from timonel.training.worker.strategy import devices
 
 
-def build(name: StrategyName, cluster: Cluster, settings: Settings) -> Any:
+def build(name: Strategy, cluster: Cluster, settings: Settings) -> Any:
     """Build a strategy; blocks until all workers have joined. None: one replica without a strategy.
 
     TensorFlow must be configured but not initialized.
     """
-    if name is StrategyName.ONE_DEVICE:
+    if name == "one-device":
         return _one_device(settings.distribution.devices_per_worker)
-    if name is StrategyName.MIRRORED:
+    if name == "mirrored":
         return _mirrored(settings)
-    if name is StrategyName.CENTRAL_STORAGE:
+    if name == "central-storage":
         return tf.distribute.experimental.CentralStorageStrategy(
             _compute_devices(), "/device:CPU:0"
         )
-    if name is StrategyName.MULTI_WORKER:
+    if name == "multi-worker":
         return _multi_worker(cluster, settings)
-    if name is StrategyName.PARAMETER_SERVER:
+    if name == "parameter-server":
         from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
 
         return roles.strategy_for(cluster)
-    return _tpu() if name is StrategyName.TPU else None
+    return _tpu() if name == "tpu" else None
 
 
 def _one_device(devices: int) -> Any:
@@ -104,24 +105,18 @@ def _require_gpus(option: str, otherwise: str) -> None:
         raise SpecError(f"{option} needs GPUs, but this machine has none", hint=otherwise)
 
 
-_CLASSES: Mapping[StrategyName, tuple[str, ...]] = {
-    StrategyName.MULTI_WORKER: (
-        "MultiWorkerMirroredStrategy",
-        "experimental.MultiWorkerMirroredStrategy",
-    ),
-    StrategyName.MIRRORED: ("MirroredStrategy",),
-    StrategyName.PARAMETER_SERVER: (
-        "ParameterServerStrategy",
-        "experimental.ParameterServerStrategy",
-    ),
-    StrategyName.CENTRAL_STORAGE: ("experimental.CentralStorageStrategy",),
-    StrategyName.ONE_DEVICE: ("OneDeviceStrategy",),
-    StrategyName.TPU: ("TPUStrategy", "experimental.TPUStrategy"),
+_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "multi-worker": ("MultiWorkerMirroredStrategy", "experimental.MultiWorkerMirroredStrategy"),
+    "mirrored": ("MirroredStrategy",),
+    "parameter-server": ("ParameterServerStrategy", "experimental.ParameterServerStrategy"),
+    "central-storage": ("experimental.CentralStorageStrategy",),
+    "one-device": ("OneDeviceStrategy",),
+    "tpu": ("TPUStrategy", "experimental.TPUStrategy"),
 }
 """Names in `tf.distribute`."""
 
 
-def adopt(strategy: Any, name: StrategyName) -> None:
+def adopt(strategy: Any, name: Strategy) -> None:
     """Make constructors of `tf.distribute` return the job's strategy, permanently."""
 
     # Scripts written for several workers, such as TensorFlow's tutorials, create a strategy and
@@ -142,7 +137,7 @@ def adopt(strategy: Any, name: StrategyName) -> None:
             return strategy
         raise SpecError(
             f"The script creates a tf.distribute.{names[cls]}, but this job trains with the "
-            f"strategy '{name.value}'",
+            f"strategy '{name}'",
             hint=_cure(by_class[cls]),
         )
 
@@ -159,8 +154,8 @@ def check_own(environ: Mapping[str, str]) -> None:
     set ``TF_CONFIG`` in ``environ``.
     """
 
-    def check(kind: StrategyName, devices: Any) -> None:
-        if kind is StrategyName.MIRRORED:
+    def check(kind: str, devices: Any) -> None:
+        if kind == "mirrored":
             _require_devices(devices or ())
         elif (size := _size_of(environ.get("TF_CONFIG", ""))) > 1:
             raise SpecError(
@@ -169,14 +164,14 @@ def check_own(environ: Mapping[str, str]) -> None:
                 hint=f"train with {_OPTIONS[kind]}, or start each task with --cluster",
             )
 
-    def checking(kind: StrategyName) -> Any:
+    def checking(kind: str) -> Any:
         def create(cls: type, devices: Any = None, *_args: Any, **_kwargs: Any) -> Any:
             check(kind, devices)
             return object.__new__(cls)
 
         return create
 
-    for kind in (StrategyName.MIRRORED, StrategyName.MULTI_WORKER, StrategyName.PARAMETER_SERVER):
+    for kind in ("mirrored", "multi-worker", "parameter-server"):
         for path in _CLASSES[kind]:
             operator.attrgetter(path)(tf.distribute).__new__ = checking(kind)
 
@@ -201,14 +196,14 @@ def _size_of(tf_config: str) -> int:
 
 
 _OPTIONS = {
-    StrategyName.MIRRORED: "--devices-per-worker 2 instead of --workers",
-    StrategyName.MULTI_WORKER: "--workers 2",
-    StrategyName.PARAMETER_SERVER: "--workers 2 --ps 1",
+    "mirrored": "--devices-per-worker 2 instead of --workers",
+    "multi-worker": "--workers 2",
+    "parameter-server": "--workers 2 --ps 1",
 }
 
 
-def _cure(kind: StrategyName) -> str:
-    option = _OPTIONS.get(kind, f"--strategy {kind.value}")
+def _cure(kind: str) -> str:
+    option = _OPTIONS.get(kind, f"--strategy {kind}")
     return f"train with {option}, which gives the script its strategy, or remove it from the script"
 
 
