@@ -37,24 +37,6 @@ if TYPE_CHECKING:
     from timonel.models import ModelVersion
 
 
-def scale_workers(engine: Engine, job_id: str, workers: int) -> None:
-    """Set a job's number of workers, as ``--workers`` counts them."""
-    status = engine.status(job_id)
-    size = next((size for size in status.sizes if size.role == "worker"), None)
-    if not isinstance(engine, ElasticEngine) or (size is None and not status.state.is_final):
-        raise SpecError(
-            f"{job_id} is not elastic", hint="start it with --workers MIN:MAX, as in --workers 2:8"
-        )
-    # The chief counts as a worker, except with parameter servers, where it only coordinates.
-    chiefs = 0 if size is not None and size.serves else 1
-    if size is not None and not size.least <= workers - chiefs <= size.most:
-        raise SpecError(
-            f"{job_id} can have {size.least + chiefs} to {size.most + chiefs} workers, "
-            f"got {workers}"
-        )
-    engine.scale(job_id, {"worker": workers - chiefs})
-
-
 def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
     """Continue a job and its run from its checkpoints; return once accepted.
 
@@ -131,7 +113,23 @@ class Job:
             SpecError: The job has no range of workers, or the number is outside the range.
             JobError: The job has ended.
         """
-        scale_workers(self.engine, self.id, workers)
+        status = self.status()
+        size = next((size for size in status.sizes if size.role == "worker"), None)
+        if not isinstance(self.engine, ElasticEngine) or (
+            size is None and not status.state.is_final
+        ):
+            raise SpecError(
+                f"{self.id} is not elastic",
+                hint="start it with --workers MIN:MAX, as in --workers 2:8",
+            )
+        # The chief counts as a worker, except with parameter servers, where it only coordinates.
+        chiefs = 0 if size is not None and size.serves else 1
+        if size is not None and not size.least <= workers - chiefs <= size.most:
+            raise SpecError(
+                f"{self.id} can have {size.least + chiefs} to {size.most + chiefs} workers, "
+                f"got {workers}"
+            )
+        self.engine.scale(self.id, {"worker": workers - chiefs})
 
     def wait(self, timeout_s: float | None = None) -> JobStatus:
         """Wait until the job ends or a timeout passes; return its status."""

@@ -141,45 +141,45 @@ def _dialect(launcher: str, implementation: str) -> Dialect | None:
     return "OpenMPI" if implementation == "OpenMPI" else "Hydra"
 
 
+@dataclass(eq=False)
 class _Reader:
     """Read a launcher's options up to the program. Used once."""
 
-    def __init__(
-        self, words: list[str], dialect: Dialect, env: Mapping[str, str], launcher: str
-    ) -> None:
-        self._words = words
-        self._dialect = dialect
-        self._launcher_env = env
-        self._launcher = launcher
-        self._position = 0
-        self._counts: dict[_Meaning, int] = {}
-        self._folder: str | None = None
+    words: list[str]
+    dialect: Dialect
+    launcher_env: Mapping[str, str]
+    launcher: str
+    _position: int = 0
+    _counts: dict[_Meaning, int] = field(default_factory=dict)
+    _folder: str | None = None
+    _set: dict[str, str] = field(default_factory=dict)
+    _ignored: list[str] = field(default_factory=list)
+    _is_placed: bool = False  # by options that also change the default number of processes
+
+    def __post_init__(self) -> None:
         # Open MPI passes only variables that options name; the others pass all.
-        self._passed = set() if dialect == "OpenMPI" else set(env)
-        self._set: dict[str, str] = {}
-        self._ignored: list[str] = []
-        self._is_placed = False  # by options that also change the default number of processes
+        self._passed = set() if self.dialect == "OpenMPI" else set(self.launcher_env)
 
     def read(self) -> MpiCommand:
-        if ":" in self._words:
+        if ":" in self.words:
             raise SpecError(
-                f"{self._launcher} starts several programs (':')",
+                f"{self.launcher} starts several programs (':')",
                 hint=f"keep one of them, {_NAME_SCRIPT}",
             )
-        while self._position < len(self._words) and self._words[self._position].startswith("-"):
+        while self._position < len(self.words) and self.words[self._position].startswith("-"):
             self._option()
-        if self._position == len(self._words):
+        if self._position == len(self.words):
             raise SpecError(
-                f"{self._launcher} has no program", hint=f"add it after the options, {_NAME_SCRIPT}"
+                f"{self.launcher} has no program", hint=f"add it after the options, {_NAME_SCRIPT}"
             )
-        if not self._counts and (self._dialect == "Hydra" or self._is_placed):
+        if not self._counts and (self.dialect == "Hydra" or self._is_placed):
             raise SpecError(
-                f"the number of processes of {self._launcher} is not known",
+                f"the number of processes of {self.launcher} is not known",
                 hint="add -np with their number",
             )
-        passed = {name: self._launcher_env[name] for name in self._passed & {*self._launcher_env}}
+        passed = {name: self.launcher_env[name] for name in self._passed & {*self.launcher_env}}
         return MpiCommand(
-            program=tuple(self._words[self._position :]),
+            program=tuple(self.words[self._position :]),
             processes=self._counts.get("processes"),
             per_pod=self._counts.get("per-pod"),
             env={**passed, **self._set},
@@ -191,10 +191,10 @@ class _Reader:
         begin = self._position
         option = self._next("")
         name, equals, value = option.removeprefix("-").removeprefix("-").partition("=")
-        meaning = _MEANINGS[self._dialect].get(name)
-        if self._dialect == "Horovod" and name in _ELASTIC:
+        meaning = _MEANINGS[self.dialect].get(name)
+        if self.dialect == "Horovod" and name in _ELASTIC:
             raise SpecError(
-                f"elastic MPIJobs are not supported, and {self._launcher} has {option}",
+                f"elastic MPIJobs are not supported, and {self.launcher} has {option}",
                 hint="use 'timonel train SCRIPT --workers MIN:MAX'",
             )
         # Only options of two dashes take their value after '='.
@@ -203,7 +203,7 @@ class _Reader:
             is_joined and (not option.startswith("--") or meaning in _NO_WORDS | {"pair", "set"})
         ):
             raise SpecError(
-                f"{self._launcher} has the option {option}, which is unknown or not supported",
+                f"{self.launcher} has the option {option}, which is unknown or not supported",
                 hint=f"remove it, {_NAME_SCRIPT}",
             )
         if meaning not in _NO_WORDS and not is_joined:
@@ -212,7 +212,7 @@ class _Reader:
         if name in _PLACING and (name != "map-by" or "ppr" in value):
             self._is_placed = True
         if meaning in {"flag", "value", "pair"}:
-            self._ignored += self._words[begin : self._position]
+            self._ignored += self.words[begin : self._position]
 
     def _apply(self, meaning: _Meaning, option: str, value: str) -> None:
         if meaning in {"processes", "per-pod", "one-per-pod"}:
@@ -232,18 +232,18 @@ class _Reader:
         elif meaning == "pair":
             self._next(option)
             if value.startswith("mca_base_env_list"):
-                raise SpecError(f"{self._launcher} has {value}", hint="use -x NAME=VALUE instead")
+                raise SpecError(f"{self.launcher} has {value}", hint="use -x NAME=VALUE instead")
 
     def _count(self, meaning: _Meaning, option: str, text: str) -> None:
         if not (text.isascii() and text.isdecimal() and 0 < int(text) < 10**6):
-            raise SpecError(f"{option} of {self._launcher} must be a number, got '{text}'")
+            raise SpecError(f"{option} of {self.launcher} must be a number, got '{text}'")
         if self._counts.setdefault(meaning, int(text)) != int(text):
-            raise SpecError(f"{self._launcher} has {option} twice", hint="remove one")
+            raise SpecError(f"{self.launcher} has {option} twice", hint="remove one")
 
     def _next(self, option: str) -> str:
-        if self._position == len(self._words):
+        if self._position == len(self.words):
             raise SpecError(
-                f"{option} of {self._launcher} has no value", hint=f"add the value, {_NAME_SCRIPT}"
+                f"{option} of {self.launcher} has no value", hint=f"add the value, {_NAME_SCRIPT}"
             )
         self._position += 1
-        return self._words[self._position - 1]
+        return self.words[self._position - 1]

@@ -97,7 +97,7 @@ def of_exception(
     if peers and any(_is_lost_peer(found) for found in chain(error)):
         return TaskOutcome(EXIT_RETRYABLE, FailureCause.LOST_PEER, summary(error))
     text = user_traceback(error, script)
-    if any(_is_out_of_memory(found) for found in chain(error)):
+    if any(is_out_of_memory(found) for found in chain(error)):
         notes = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
         message = "; ".join([_memory_message(error), *notes])
         return TaskOutcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
@@ -142,7 +142,8 @@ def _of_exit(error: SystemExit) -> TaskOutcome:
     return TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, str(error.code), f"{error.code}\n")
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python or TensorFlow could not allocate memory."""
     # TensorFlow raises the same error if memory or disk space is exhausted.
     is_disk = os.strerror(errno.ENOSPC) in str(error)
     return bool(_names(type(error)) & _OUT_OF_MEMORY_ERRORS) and not is_disk

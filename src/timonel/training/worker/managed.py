@@ -142,8 +142,10 @@ def plugins_of(
     if settings.profiling.profile is not None:
         plugins.append(StepProfile(services, run, task_dir, settings.profiling.profile))
     # They surround the call only: the first is the outermost.
-    plugins.append(Around(functools.partial(_memory_advice, services, task_dir / OOM_REPORT)))
-    plugins.append(Around(functools.partial(_redirected_callbacks, keras)))
+    report, replicas = task_dir / OOM_REPORT, services.replicas
+    plugins.append(Around(lambda given: memory.explained(batch_size_of(given), replicas, report)))
+    redirected = functools.partial(redirected_saves.redirected_callbacks, keras)
+    plugins.append(Around(lambda given: redirected(callback_state.listed(given.get("callbacks")))))
     return plugins
 
 
@@ -196,19 +198,6 @@ def report_load(
             f"{_SPLITS.get(record.split, record.split)} examples (different ones each time): they "
             f"do not fill a batch of {record.batch_size}."
         )
-
-
-def _memory_advice(
-    services: Services, report: Path, arguments: dict[str, Any]
-) -> contextlib.AbstractContextManager[None]:
-    return memory.explained(batch_size_of(arguments), services.replicas, report)
-
-
-def _redirected_callbacks(
-    keras: Any, arguments: dict[str, Any]
-) -> contextlib.AbstractContextManager[None]:
-    callbacks = callback_state.listed(arguments.get("callbacks"))
-    return redirected_saves.redirected_callbacks(keras, callbacks)
 
 
 def _install_replica_support(services: Services) -> None:

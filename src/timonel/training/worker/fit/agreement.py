@@ -160,10 +160,7 @@ def wait_for_all(strategy: Any) -> None:
     # A peer may finish the collective's last step and exit before this task has read its part.
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    def count() -> Any:
-        return strategy.reduce("SUM", strategy.run(tf.constant, args=(1.0,)), axis=None)
-
     try:
-        tf.function(count)().numpy()
+        exchange_over(strategy)([1.0])
     except tf.errors.OpError as error:
         logger.info("a peer exited first: %s", type(error).__name__)

@@ -70,7 +70,7 @@ def compile_with_xla(model: Any) -> None:
 
 
 def _unsupported(model: Any) -> list[str]:
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
+    layers = model._flatten_layers()
     return [layer.name for layer in layers if not getattr(layer, "supports_jit", True)]
 
 

@@ -216,10 +216,9 @@ def policy_of(keras: Any) -> str:
 
 def policies_in(model: Any) -> str:
     """Return the names of the precision policies of the layers that compute."""
-    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else model.layers
     names = {
         each.dtype_policy.name
-        for each in layers
+        for each in model._flatten_layers()
         # Inputs of mixed precision are float32, and compute nothing.
         if type(each).__name__ != "InputLayer" and getattr(each, "dtype_policy", None)
     }

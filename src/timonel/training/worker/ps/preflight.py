@@ -102,7 +102,7 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
             f"parameter servers do not support the legacy optimizer {name}",
             hint=f"use tf.keras.optimizers.{name}, or train with --workers without --ps",
         )
-    for layer in model._flatten_layers() if hasattr(model, "_flatten_layers") else ():
+    for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             raise TimonelError(
                 f"parameter servers do not support the stateful layer {layer.name}",

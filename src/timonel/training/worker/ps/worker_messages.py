@@ -77,10 +77,9 @@ class StepResults:
 
     def _read_results(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return running metric results, by metric name and by log name."""
-        sent = {id(state.variable) for state in self._step.sent}
         own = {}
         for name, (metric, key) in self._step.metrics.items():
-            if any(id(ps_variables.raw(variable)) in sent for variable in metric.variables):
+            if self._is_updated(metric):
                 own[name] = metric.result() if key is None else metric.result()[key]
         return self._model.get_metrics_result(), own
 
@@ -88,13 +87,16 @@ class StepResults:
         """Return the names of metric results that the step updates."""
         # A step may return its own value under the name of a metric that it does not update, as is
         # usual with the loss.
-        sent = {id(state.variable) for state in self._step.sent}
         found: list[str] = []
         for metric in self._model.metrics:
-            if any(id(ps_variables.raw(variable)) in sent for variable in metric.variables):
+            if self._is_updated(metric):
                 result = metric.result()
                 found += result if isinstance(result, dict) else [metric.name]
         return found
+
+    def _is_updated(self, metric: Any) -> bool:
+        sent = {id(state.variable) for state in self._step.sent}
+        return any(id(ps_variables.raw(variable)) in sent for variable in metric.variables)
 
 
 def _add(state: StepState, parts: Vectors, shares: Sequence[float]) -> None:

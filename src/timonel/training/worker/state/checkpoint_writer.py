@@ -5,33 +5,34 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from timonel.training.settings import CheckpointPolicy
 
 
+@dataclass(eq=False)
 class Due:
     """Schedule of checkpoints within an epoch."""
 
-    def __init__(
-        self, policy: CheckpointPolicy, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._policy = policy
-        self._clock = clock
-        self._last = clock()
+    policy: CheckpointPolicy
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.saved()
 
     def saved(self) -> None:
         """Record that a checkpoint is saved now."""
-        self._last = self._clock()
+        self._last = self.clock()
 
     def by_steps(self, before: int, now: int) -> bool:
         """Whether a checkpoint is due between two step counts of the call."""
-        every = self._policy.checkpoint_steps
+        every = self.policy.checkpoint_steps
         return every is not None and now // every > before // every
 
     def by_clock(self) -> bool:
         """Whether the interval in seconds has passed since the last checkpoint."""
-        every = self._policy.checkpoint_seconds
-        return every is not None and self._clock() - self._last >= every
+        every = self.policy.checkpoint_seconds
+        return every is not None and self.clock() - self._last >= every
 
 
 _THREAD = "timonel-checkpoint"

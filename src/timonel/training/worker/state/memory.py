@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from timonel.engines.base import FailureCause
-
-_OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError"})
+from timonel.training.worker.exit_report import is_out_of_memory
 
 
 def advice(batch_size: int, replicas: int) -> str | None:
@@ -38,8 +37,7 @@ def explained(
     try:
         yield
     except Exception as error:
-        kinds = {base.__name__ for base in type(error).__mro__}
-        if said is not None and kinds & _OUT_OF_MEMORY:
+        if said is not None and is_out_of_memory(error):
             error.add_note(said)
         raise
     finally:
