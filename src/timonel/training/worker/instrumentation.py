@@ -46,9 +46,13 @@ class PaceReports(FitPlugin):
     def fit_begins(self, model: Any, arguments: dict[str, Any]) -> None:  # noqa: ARG002
         """Report the pace of the call."""
         self._reporter.batch_size = batch_size_of(arguments)
-        callback_state.add(
-            arguments, pace.callback_for(self._keras, self._stopwatch, self._reporter)
+        callback = callback_state.callback_of(
+            self._keras,
+            on_epoch_begin=lambda *_: self._stopwatch.pause(),
+            on_train_batch_end=lambda *_: self._reporter.tick(),
+            on_test_begin=lambda *_: self._stopwatch.pause(),
         )
+        callback_state.add(arguments, callback)
 
 
 class StepProfile(FitPlugin):

@@ -212,7 +212,10 @@ def _install_replica_support(services: Services) -> None:
 def _parameter_server_loop(services: Services, context: TrainingContext) -> Any:
     from timonel.training.worker.ps import loop  # noqa: PLC0415 - few jobs have it
 
-    run = services.run
+    def tell(message: str) -> None:
+        if services.run is not None:
+            services.run.event("log", level="info", message=message)
+
     return loop.ParameterServerLoop(
         services.keras,
         context.strategy,
@@ -220,7 +223,7 @@ def _parameter_server_loop(services: Services, context: TrainingContext) -> Any:
         services.settings,
         workers=len(context.cluster.tasks["worker"]),
         is_asked=lambda: bool(services.agreement.pending),
-        tell=functools.partial(run.event, "log", level="info") if run is not None else None,
+        tell=tell,
     )
 
 

@@ -14,7 +14,7 @@ from timonel.training.worker.ps.loop import ParameterServerLoop
 
 def test_the_model_in_training_is_not_compiled_again() -> None:
     settings = Settings.of({"strategy": "parameter-server", "ps": 1, "workers": 2})
-    loop = ParameterServerLoop(keras, strategy=None, coordinator=None, settings=settings)
+    loop = ParameterServerLoop(keras, None, None, settings, workers=2)
     compiled: list[Any] = []
 
     def compile_model(model: Any) -> None:

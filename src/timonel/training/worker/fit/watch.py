@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,77 +71,70 @@ class Losses:
         )
 
 
+@dataclass(eq=False)
 class FitWatch:
     """Reports one ``fit`` call, saves its state, and ends it on request.
 
     ``average`` averages state that each replica changed separately.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        call: FitCall,
-        snapshots: Any,
-        *,
-        reporter: Reporter | None = None,
-        feed: Feed | None = None,
-        average: Callable[[], None] = lambda: None,
-    ) -> None:
-        saved = call.saved
-        self.progress = call.before
-        self.first_step = self.progress.step
+    services: Services
+    call: FitCall
+    snapshots: Any
+    _: KW_ONLY
+    reporter: Reporter | None = None
+    feed: Feed = field(default_factory=Feed)
+    average: Callable[[], None] = lambda: None
+    _begun: FitState | None = None
+    _size: int | None = None
+    _steps_ended: bool = False
+    _epoch_begun_at: float = 0.0
+    _steps_ended_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.number, self._model, saved = self.call.number, self.call.model, self.call.saved
+        self.progress = self._restored = self.call.before
+        self.first_step = self._step = self.progress.step
         """First step of this generation's first epoch."""
         self.trained = int(saved.state.extra["trained"]) if saved is not None else 0
         """Completed steps of this call, over all generations."""
         self._trained_at_start = self.trained
-        self._saved = saved
-        self._begun: FitState | None = None
-        self._size: int | None = None
-        self._restored = self.progress
-        self._checkpoints = services.checkpoints
-        self._agreement = services.agreement
-        self._barrier = services.barrier
-        self.number, self._model = call.number, call.model
-        self._snapshots = snapshots
-        self._reporter = reporter
-        self._feed = feed or Feed()
-        self._average = average
-        self._losses = Losses(ends_job=services.settings.faults.stop_on_nan)
-        self._due = Due(services.checkpoints.policy)
-        self._step = self.first_step
         self._trained_before_epoch = self.trained - self.first_step
-        self._steps_ended = False
-        self._epoch_begun_at = self._steps_ended_at = 0.0
+        self._saved = saved
+        self._checkpoints = self.services.checkpoints
+        self._agreement = self.services.agreement
+        self._losses = Losses(ends_job=self.services.settings.faults.stop_on_nan)
+        self._due = Due(self._checkpoints.policy)
 
     def train_begins(self, params: Mapping[str, Any]) -> None:
         """Process Keras' parameters of the call, and restore the saved state."""
         self._size = params.get("steps")
-        if self._reporter is not None:
-            self._reporter.expect_steps(self._size)
+        if self.reporter is not None:
+            self.reporter.expect_steps(self._size)
         self._agreement.begin(self.number)
         if self._saved is not None:
-            self._snapshots.restore(self._saved.state)
+            self.snapshots.restore(self._saved.state)
 
     def report_beside(self, source: Callable[[], Mapping[str, float]]) -> None:
         """Report the values that ``source`` returns together with the metrics."""
-        if self._reporter is not None:
-            self._reporter.beside = source
+        if self.reporter is not None:
+            self.reporter.beside = source
 
     def epoch_begins(self, epoch: int) -> None:
         """Begin an epoch; the first one restores the saved state."""
         recall(self._model.history, self._restored)
         self._step = 0
         self._trained_before_epoch = self.trained - (self.first_step if self._saved else 0)
-        self._snapshots.release_metrics()
+        self.snapshots.release_metrics()
         if self._saved is not None:
             saved, self._saved = self._saved, None
             self._resume_epoch(saved.state)
-        self._feed.epoch_begins(epoch)
+        self.feed.epoch_begins(epoch)
         self._agreement.pace_changes()
         self._epoch_begun_at = time.monotonic()
         self._steps_ended = False
-        if self._reporter is not None:
-            self._reporter.epoch_begins(epoch)
+        if self.reporter is not None:
+            self.reporter.epoch_begins(epoch)
 
     def step_boundary(self, step: int | None = None) -> None:
         """Handle due actions after ``step`` steps of the epoch, by default as in `batch_ends`."""
@@ -152,28 +145,28 @@ class FitWatch:
         if TaskAction.LEAVE in decided:
             self._leave()
         due = TaskAction.SAVE in decided or self._due.by_steps(before, self.trained)
-        if due and self._feed.can_seek and self.trained > before:
+        if due and self.feed.can_seek and self.trained > before:
             self._save(self.progress.within(self._step))
-        self._feed.step_begins(self.trained)
+        self.feed.step_begins(self.trained)
 
     def batch_begins(self) -> None:
         """Undo the effect of a repeated step-begin callback on resumed callbacks."""
         if self._begun is not None:
             begun, self._begun = self._begun, None
-            self._snapshots.restore_callbacks(begun)
+            self.snapshots.restore_callbacks(begun)
 
     def batch_ends(self, step: int, logs: Mapping[str, Any]) -> None:
         """Record ``step`` completed steps of the epoch, with Keras' logs."""
         self._step = max(self._step, step)
         self._losses.note(self.progress.next_epoch, step, logs.get("loss"))
-        if self._reporter is not None:
-            self._reporter.batch(step, logs)
+        if self.reporter is not None:
+            self.reporter.batch(step, logs)
 
     def validation_begins(self) -> None:
         """End the epoch's training steps, as validation begins."""
         self._end_steps()
         self._agreement.pace_changes()
-        self._snapshots.hold_metrics()
+        self.snapshots.hold_metrics()
 
     def validation_boundary(self) -> None:
         """Leave the job between two steps of validation, if requested."""
@@ -187,9 +180,9 @@ class FitWatch:
         self.progress = self.progress.after(epoch, logs, self.progress.steps_before_epoch + steps)
         # Report first: an epoch lost between the two is trained and reported again in the same
         # place. In the other order its metrics would be lost.
-        if self._reporter is not None:
+        if self.reporter is not None:
             took_s = self._steps_ended_at - self._epoch_begun_at
-            self._reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
+            self.reporter.epoch_ends(epoch, logs, steps=steps, took_s=took_s)
         if not is_last:
             self._step = 0
             self._save(self.progress)
@@ -204,16 +197,16 @@ class FitWatch:
     def _resume_epoch(self, state: FitState) -> None:
         step = state.progress.step
         position, is_done = state.extra.get("data", {}), bool(state.extra.get("is_done"))
-        self._feed.seek_validation(state.extra.get("validation"), within=is_done)
+        self.feed.seek_validation(state.extra.get("validation"), within=is_done)
         # With fewer replicas the epoch may have had one more step, with its smaller last batch.
         is_done = is_done or 0 < (self._size or 0) <= step
-        seen = self._feed.seek(position, self.trained, within=step > 0 and not is_done)
+        seen = self.feed.seek(position, self.trained, within=step > 0 and not is_done)
         if step or seen:
             mid_epoch.begin_at(step, seen, is_done)
         if step:
             # Restore again, as callbacks have just begun the epoch a second time.
-            self._snapshots.restore(state)
-            self._snapshots.restore_metrics(state)
+            self.snapshots.restore(state)
+            self.snapshots.restore_metrics(state)
             self._begun = None if is_done else state
         self._step = step
 
@@ -225,8 +218,8 @@ class FitWatch:
         self._arrive(self._step)
         self._checkpoints.note_steps(self.progress.steps_before_epoch + self._step, resting=True)
         self._steps_ended_at = time.monotonic()
-        self._feed.steps_end()
-        self._average()
+        self.feed.steps_end()
+        self.average()
 
     def _arrive(self, step: int) -> int:
         """Record the epoch's completed steps; return the call's previous total."""
@@ -249,23 +242,23 @@ class FitWatch:
         return decided
 
     def _leave(self, *, is_done: bool = False) -> NoReturn:
-        if self._feed.can_seek and self.trained > self._trained_at_start:
+        if self.feed.can_seek and self.trained > self._trained_at_start:
             self._save(self.progress.within(self._step), is_done=is_done)
         self._checkpoints.wait(leaving=True)
-        self._barrier()
+        self.services.barrier()
         raise Terminated
 
     def _save(self, progress: Progress, *, is_done: bool = False) -> None:
         if self._losses.must_fail():
             self._losses.fail(self._checkpoints.newest_folder(self.number))
         self._due.saved()
-        state = self._snapshots.take(progress, self.trained)
+        state = self.snapshots.take(progress, self.trained)
         state = replace(state, extra={**state.extra, "is_done": is_done})
         self._checkpoints.save(self.number, state, self._published)
 
     def _published(self, folder: Path, progress: Progress) -> None:
-        if self._reporter is not None:
-            self._reporter.saved(folder, progress.next_epoch)
+        if self.reporter is not None:
+            self.reporter.saved(folder, progress.next_epoch)
 
 
 def callback_for(keras: Any, watch: FitWatch) -> Any:

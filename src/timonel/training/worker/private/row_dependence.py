@@ -101,7 +101,7 @@ def _part(value: Any, given: Sequence[Any]) -> tuple[Function, list[Any]]:
             operations.add(found.op.name)
             waiting += found.op.inputs
     part = _definition(value.graph, operations)
-    if any(_EFFECTS.search(node.op) or "seed2" in node.attr for node in _nodes(part)):
+    if any(_EFFECTS.search(node.op) or "seed2" in node.attr for node in nodes(part)):
         raise ValueError("the operations have effects, or differ each time")
 
     def compute(*drawn: Any) -> Any:
@@ -141,10 +141,10 @@ def _definition(graph: Any, operations: set[str]) -> Any:
     return part
 
 
-def _nodes(part: Any) -> Iterator[Any]:
-    """Yield all operations, also those in functions that are called."""
-    functions = {found.signature.name: found.node_def for found in part.library.function}
-    waiting = [part.node]
+def nodes(definition: Any) -> Iterator[Any]:
+    """Yield all operations of a graph's definition, also those in functions that are called."""
+    functions = {found.signature.name: found.node_def for found in definition.library.function}
+    waiting = [definition.node]
     while waiting:
         for node in waiting.pop():
             yield node

@@ -12,6 +12,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -50,6 +51,7 @@ UNSCHEDULED = (
 _names = itertools.count()
 
 
+@dataclass(eq=False)
 class ParameterServerLoop:
     """Trains and evaluates models with workers. Used only by the script's thread.
 
@@ -57,55 +59,45 @@ class ParameterServerLoop:
     save or stop.
     """
 
-    def __init__(
-        self,
-        keras: Any,
-        strategy: Any,
-        coordinator: Any,
-        settings: Settings,
-        *,
-        workers: int | None = None,
-        is_asked: Callable[[], bool] = lambda: False,
-        tell: Callable[..., object] | None = None,
-    ) -> None:
-        self.tally = Tally()
-        self.observe: Observe = lambda *_: None
-        """Called with each computed part's worker and duration in seconds."""
-        self._keras = keras
-        self._fit = keras.Model.fit
-        self._strategy = strategy
-        self._coordinator = coordinator
-        self._settings = settings
-        self._workers = workers or settings.distribution.workers
-        self.parts = parts_of_batches(settings, self._workers)
-        self._is_asked = is_asked
-        self._tell = tell or (lambda **_: None)
-        self._evaluating: dict[int, tuple[Any, LoopPhase]] = {}
-        self._training: Any = None
-        """The model in training."""
-        self._dispatcher: Dispatcher | None = None
-        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
-        seconds = settings.checkpoints.checkpoint_seconds
+    keras: Any
+    strategy: Any
+    coordinator: Any
+    settings: Settings
+    _: KW_ONLY
+    workers: int
+    is_asked: Callable[[], bool] = lambda: False
+    tell: Callable[[str], object] = lambda _: None
+    observe: Observe = lambda *_: None  # of each computed part's worker and duration in seconds
+    tally: Tally = field(default_factory=Tally)
+    _evaluating: dict[int, tuple[Any, LoopPhase]] = field(default_factory=dict)
+    _training: Any = None  # the model
+    _dispatcher: Dispatcher | None = None
+    _compiled: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+
+    def __post_init__(self) -> None:
+        self._fit = self.keras.Model.fit
+        self.parts = parts_of_batches(self.settings, self.workers)
+        seconds = self.settings.checkpoints.checkpoint_seconds
         self._settle_s = SETTLE_S if seconds is None else min(SETTLE_S, float(seconds))
 
     def install(self, warn: row_means.Warn = logger.warning) -> None:
         """Patch ``compile``, ``evaluate`` and ``predict`` of this process's Keras."""
-        check_precision(self._keras, self._settings)
-        losses.install_functions(self._keras, warn)
+        check_precision(self.keras, self.settings)
+        losses.install_functions(self.keras, warn)
         ours = {"compile": self._compile, "evaluate": self._evaluate, "predict": self._predict}
         for name, call in ours.items():
             # Patch the defining class: Keras does not compile a loaded model whose class seems to
             # override compile().
-            owner = next(kind for kind in self._keras.Model.__mro__ if name in vars(kind))
+            owner = next(kind for kind in self.keras.Model.__mro__ if name in vars(kind))
             replace_method(owner, name, call)
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: FitWatch) -> Any:
         """Train and return the ``History``; see `managed_fit.Fits`."""
-        check_model(self._keras, model, self._settings, is_compiled=model in self._compiled)
-        described = describe(self._settings, self._workers)
+        check_model(self.keras, model, self.settings, is_compiled=model in self._compiled)
+        described = describe(self.settings, self.workers)
         logger.info("%s", described)
-        if self._settings.parameter_servers.backup_workers is None:
-            self._tell(message=described)
+        if self.settings.parameter_servers.backup_workers is None:
+            self.tell(described)
         with self._serving() as dispatcher, ps_variables.detached(model):
             phase = self._phase(model, dispatcher, training=True)
             self._training = model
@@ -115,7 +107,7 @@ class ParameterServerLoop:
                 with (
                     _function(model, "train", self._stepping(model, phase)),
                     self._testing(model, dispatcher),
-                    mid_epoch.entering(self._keras),
+                    mid_epoch.entering(self.keras),
                     mid_epoch.stepping(model, self._boundary(phase, watch)),
                 ):
                     return self._fit(model, **arguments)
@@ -130,7 +122,7 @@ class ParameterServerLoop:
             if phase.is_settled:
                 watch.step_boundary()
                 last[0], phase.is_settling = time.monotonic(), False
-            elif self._is_asked() or time.monotonic() - last[0] >= self._settle_s:
+            elif self.is_asked() or time.monotonic() - last[0] >= self._settle_s:
                 phase.is_settling = True
 
         return before_step
@@ -143,11 +135,11 @@ class ParameterServerLoop:
             steps = callback.params.get("steps")
             if steps is not None:
                 steps = ps_variables.whole_executions(callback.model, steps) - begun
-            every = self._settings.checkpoints.checkpoint_steps
+            every = self.settings.checkpoints.checkpoint_steps
             horizon = Horizon(steps, every, watch.trained)
-            phase.begin(horizon, policy_of(self._settings, self._workers, epoch))
+            phase.begin(horizon, policy_of(self.settings, self.workers, epoch))
 
-        return callback_state.callback_of(self._keras, on_epoch_begin=epoch_begins)
+        return callback_state.callback_of(self.keras, on_epoch_begin=epoch_begins)
 
     def _compile(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         if model is self._training:
@@ -175,7 +167,7 @@ class ParameterServerLoop:
             return original(**arguments)
 
     def _predict(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        with ps_variables.as_scheduled(self._strategy), ps_variables.detached(model):
+        with ps_variables.as_scheduled(self.strategy), ps_variables.detached(model):
             return original(**arguments)
 
     def _begin_evaluation(self, model: Any, arguments: Mapping[str, Any]) -> None:
@@ -199,9 +191,9 @@ class ParameterServerLoop:
     def _phase(self, model: Any, dispatcher: Dispatcher, *, training: bool) -> LoopPhase:
         return LoopPhase(
             model,
-            self._strategy,
+            self.strategy,
             dispatcher,
-            self._workers,
+            self.workers,
             training=training,
             divides=training and self.parts > 1,
             name=f"timonel-{next(_names)}",
@@ -209,10 +201,10 @@ class ParameterServerLoop:
 
     def _stepping(self, model: Any, phase: LoopPhase) -> Callable[[Any], Any]:
         def step(iterator: Any) -> Any:
-            logs = phase.step(iterator, self._coordinator.done)
+            logs = phase.step(iterator, self.coordinator.done)
             for _ in range(ps_variables.steps_per_execution(model) - 1):
                 try:
-                    logs = phase.step(iterator, self._coordinator.done)
+                    logs = phase.step(iterator, self.coordinator.done)
                 except tf.errors.OutOfRangeError:
                     break
             return logs
@@ -224,7 +216,7 @@ class ParameterServerLoop:
         """Run a dispatcher whose pieces the workers compute, within the block."""
         dispatcher = Dispatcher(Ledger(), observe=self.observe)
         self._dispatcher = dispatcher
-        ps_variables.run_on_workers(self._coordinator, dispatcher.serve, self._workers)
+        ps_variables.run_on_workers(self.coordinator, dispatcher.serve, self.workers)
         try:
             yield dispatcher
         finally:
@@ -243,9 +235,9 @@ class ParameterServerLoop:
             tally.repeated,
             tally.lost,
         )
-        summary = summarize(self._settings, tally)
+        summary = summarize(self.settings, tally)
         if summary is not None:
-            self._tell(message=summary)
+            self.tell(summary)
 
 
 @contextlib.contextmanager

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from timonel.errors import TimonelError
-from timonel.training.worker.private import ps_variables
+from timonel.training.worker.private import ps_variables, row_dependence
 
 READS = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
@@ -24,22 +24,13 @@ _PYTHON_OPS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
 
 def refuse_python(graph: Any) -> None:
     """Reject steps that call Python, as workers do not run the script."""
-    for name, kind in _operations(graph):
-        if kind in _PYTHON_OPS:
+    for node in row_dependence.nodes(graph.as_graph_def()):
+        if node.op in _PYTHON_OPS:
             raise TimonelError(
-                f"parameter servers do not support a train step that calls Python ({name})",
+                f"parameter servers do not support a train step that calls Python ({node.name})",
                 hint="their workers do not run the script: write the step without "
                 "tf.py_function and tf.numpy_function, or call Python in the dataset",
             )
-
-
-def _operations(graph: Any) -> Iterator[tuple[str, str]]:
-    """Yield each operation's name and type, including inner functions."""
-    for operation in graph.get_operations():
-        yield operation.name, operation.type
-    for function in graph.as_graph_def().library.function:
-        for node in function.node_def:
-            yield node.name, node.op
 
 
 def refuse_writes(graph: Any, names: Mapping[int, Any]) -> None:

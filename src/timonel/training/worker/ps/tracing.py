@@ -21,6 +21,7 @@ from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
 from timonel.training.worker.inputs.fit_data import unpack
 from timonel.training.worker.private import metric_sums, ps_variables, row_means
+from timonel.training.worker.private.attributes import replaced
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
 from timonel.training.worker.ps.refusals import READS, refuse_python, refuse_writes
 from timonel.training.worker.ps.states import StepState, begin, change_of, states_of
@@ -65,21 +66,13 @@ def trace(
     )
     with ps_variables.inside_scope(strategy):
         candidates = states_of(model)
-        found = traced_for(candidates)
-        assigned = _assigned(found.graph, found.temporary)
+        assigned = _assigned(*traced_for(candidates))
         states = [state for state in candidates if id(state.variable) in assigned]
-        traced = traced_for(states)
+        traced, _ = traced_for(states)
     ps_variables.leave_out_unused_loss(model, assigned)
-    refuse_python(traced.graph)
-    refuse_writes(traced.graph, {id(ps_variables.raw(v)): v for v in model.variables})
-    return traced.step
-
-
-@dataclass
-class _Traced:
-    step: Step
-    graph: Any
-    temporary: dict[int, Any]
+    refuse_python(traced.function.graph)
+    refuse_writes(traced.function.graph, {id(ps_variables.raw(v)): v for v in model.variables})
+    return traced
 
 
 def _traced(
@@ -91,7 +84,8 @@ def _traced(
     training: bool,
     name: str,
     divides: bool,
-) -> _Traced:
+) -> tuple[Step, dict[int, Any]]:
+    """Return the step, and the handles of its temporary variables by the IDs of its states'."""
     recorded: list[tuple[Any, list[tuple[Any, Any]]]] = []
     temporary: dict[int, Any] = {}
     found: dict[str, Any] = {}
@@ -127,7 +121,7 @@ def _traced(
     numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
     spec = (tf.nest.map_structure(_spec, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
-    return _Traced(Step(function=function, **found), function.graph, temporary)
+    return Step(function=function, **found), temporary
 
 
 def _result(
@@ -189,21 +183,18 @@ def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) ->
 
         return apply_gradients, apply
 
-    for optimizer in optimizers:
-        replacements = noting(optimizer)
-        optimizer.__dict__["apply_gradients"], optimizer.__dict__["apply"] = replacements
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for optimizer in optimizers:
-            del optimizer.__dict__["apply_gradients"], optimizer.__dict__["apply"]
+            apply_gradients, apply = noting(optimizer)
+            stack.enter_context(replaced(optimizer, apply_gradients=apply_gradients, apply=apply))
+        yield
 
 
-def _assigned(graph: Any, temporary: Mapping[int, Any]) -> set[int]:
+def _assigned(step: Step, temporary: Mapping[int, Any]) -> set[int]:
     """Return the ids of variables that the model's own code assigns."""
     names = {handle.ref(): key for key, handle in temporary.items()}
     found: dict[int, int] = dict.fromkeys(temporary, 0)
-    for operation in graph.get_operations():
+    for operation in step.function.graph.get_operations():
         for value in operation.inputs:
             is_ours = value.dtype == tf.resource and value.ref() in names
             if is_ours and operation.type not in READS:

@@ -23,7 +23,6 @@ from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
 from timonel.tracking.pace import PACE, Paces
 from timonel.training.worker.private import keras_fit
-from timonel.training.worker.state.callback_state import callback_of
 
 logger = logging.getLogger(__name__)
 
@@ -184,16 +183,6 @@ class StragglerWarning:
             message = f"{slowest}{self._consequence}"
             logger.warning("%s", message)
             self._run.event("log", level="warning", message=message, task=slowest.task)
-
-
-def callback_for(keras: Any, stopwatch: Stopwatch, reporter: PaceReporter) -> Any:
-    """Return a callback of ``keras`` that reports the pace."""
-    return callback_of(
-        keras,
-        on_epoch_begin=lambda *_: stopwatch.pause(),
-        on_train_batch_end=lambda *_: reporter.tick(),
-        on_test_begin=lambda *_: stopwatch.pause(),
-    )
 
 
 def _dense(found: Any) -> Any:
