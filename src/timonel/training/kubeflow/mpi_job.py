@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from timonel.engines.resources import Placement, Resources
+from timonel.engines.resources import Resources
 from timonel.errors import SpecError
 from timonel.training.kubeflow.fields import Fields
 from timonel.training.kubeflow.job import (
@@ -162,14 +162,7 @@ def _notes(launcher: Replica, worker: Replica, command: MpiCommand) -> Iterator[
 
 
 def _only_of_launcher(launcher: PodSpec, worker: PodSpec, command: MpiCommand) -> Iterator[str]:
-    if launcher.image != worker.image:
-        yield "image"
-    if launcher.resources != Resources():
-        yield "resources"
-    if launcher.placement not in (Placement(), worker.placement):
-        yield "nodeSelector, tolerations and priorityClassName"
-    if set(launcher.volumes) - set(worker.volumes):
-        yield "volumes"
+    yield from launcher.of_machines(worker)
     names = [name for name in launcher.env if name not in {**command.env, **worker.env}]
     if names:
         yield f"env without -x ({', '.join(names)})"

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from timonel.engines import JobSpec, RoleName, RoleSpec
-from timonel.engines.resources import Placement, Resources, Volume
+from timonel.engines.resources import Volume
 from timonel.errors import NotFoundError, SpecError
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.commands import ProgramCommand, parse_command
@@ -94,7 +94,8 @@ class ManifestPlan:
             yield "all tasks restart together, also those with the restartPolicy Never"
         if any(pod.working_dir for pod in self._pods):
             yield "workingDir is only where the program is found; tasks run in another folder"
-        if self.shares_machine and (names := list(self._only_in_clusters())):
+        names = dict.fromkeys(name for pod in self._pods for name in pod.of_machines())
+        if self.shares_machine and names:
             yield f"fields without effect on this machine: {', '.join(names)}"
 
     @property
@@ -120,18 +121,6 @@ class ManifestPlan:
         if self.is_in_image and self.program.kind == "module" and pod.working_dir:
             env.setdefault("PYTHONPATH", pod.working_dir)
         return role.model_copy(update=found)
-
-    def _only_in_clusters(self) -> Iterator[str]:
-        """Yield the names of fields without effect on one machine."""
-        pods = self._pods
-        if any(pod.image for pod in pods):
-            yield "image"
-        if any(pod.resources != Resources() for pod in pods):
-            yield "resources"
-        if any(pod.placement != Placement() for pod in pods):
-            yield "nodeSelector, tolerations and priorityClassName"
-        if any(pod.volumes for pod in pods):
-            yield "volumes"
 
     def _image(self) -> str | None:
         images = {pod.image for pod in self._pods}

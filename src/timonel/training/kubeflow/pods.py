@@ -107,6 +107,17 @@ class PodSpec:
     volumes: tuple[Volume, ...]
     stop_grace_s: int | None  # None: the engine's
 
+    def of_machines(self, but: PodSpec | None = None) -> Iterator[str]:
+        """Yield the names of its fields about machines, unless another pod has the same."""
+        if self.image != (but and but.image):
+            yield "image"
+        if self.resources != Resources():
+            yield "resources"
+        if self.placement not in (Placement(), but and but.placement):
+            yield "nodeSelector, tolerations and priorityClassName"
+        if set(self.volumes) - set(but.volumes if but else ()):
+            yield "volumes"
+
 
 def parse_template(template: Fields, container_name: str | None) -> PodSpec:
     """Parse a pod template with one container, which has a name that the operator expects."""

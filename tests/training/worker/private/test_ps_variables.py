@@ -64,7 +64,7 @@ def test_a_variables_handle_can_still_be_replaced_while_a_function_is_traced(
     def step() -> tf.Tensor:
         handle = ps_variables.temporary(variable.dtype, variable.shape)
         tf.raw_ops.AssignVariableOp(resource=handle, value=variable.read_value())
-        with ps_variables.handles({0: (variable, handle)}):
+        with ps_variables.handles([(variable, handle)]):
             counted.assign_add(1.0)
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 

@@ -10,7 +10,7 @@ A test pins the names used here, so that an incompatible release fails there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -89,10 +89,10 @@ def noting_results(model: Any, noted: list[tuple[Any, Any, str | None]]) -> Iter
 
 
 @contextlib.contextmanager
-def handles(replacements: Mapping[Any, Any]) -> Iterator[None]:
-    """Replace handles, given by ID of raw variables, while a function is traced."""
+def handles(replacements: Iterable[tuple[Any, Any]]) -> Iterator[None]:
+    """Replace handles of raw variables while a function is traced."""
     with contextlib.ExitStack() as stack:
-        for variable, handle in replacements.values():
+        for variable, handle in replacements:
             stack.enter_context(replaced(variable, _handle=handle))
         yield
 

@@ -245,12 +245,9 @@ def localised(model: Any) -> Iterator[None]:
     """Copy a model's variables into this process during an export."""
     with ps_variables.detached(model):
         found = {id(variable): variable for variable in map(ps_variables.raw, model.variables)}
-        copies = {
-            key: (variable, tf.Variable(variable.read_value()))
-            for key, variable in found.items()
-            if "/job:ps" in variable.device
-        }
-        with ps_variables.handles({k: (each, copy.handle) for k, (each, copy) in copies.items()}):
+        remote = [variable for variable in found.values() if "/job:ps" in variable.device]
+        copies = [tf.Variable(variable.read_value()) for variable in remote]
+        with ps_variables.handles(zip(remote, [copy.handle for copy in copies], strict=True)):
             yield
 
 

@@ -93,11 +93,8 @@ def _traced(
     def compute(tensors: Any, draw: Any, attempt: Any, share: Any) -> Any:
         recorded.clear()
         rows = tf.shape(tf.nest.flatten(tensors)[0])[0]
-        before = {id(state.variable): begin(state, draw) for state in states}
-        temporary.update({key: handle for key, (handle, _) in before.items()})
-        swapped = {
-            id(state.variable): (state.variable, before[id(state.variable)][0]) for state in states
-        }
+        begun = [(state, *begin(state, draw)) for state in states]
+        temporary.update({id(state.variable): handle for state, handle, _ in begun})
         noted: list[tuple[Any, Any, str | None]] = []
 
         def step(data: Any) -> Any:  # the strategy runs it in another thread
@@ -105,16 +102,16 @@ def _traced(
                 return (model.train_step if training else model.test_step)(data)
 
         with (
-            ps_variables.handles(swapped),
+            ps_variables.handles([(state.variable, handle) for state, handle, _ in begun]),
             ps_variables.noting_results(model, noted),
             _recording(model, recorded if training else []),
             metric_sums.required(functools.partial(_metrics_of, model)),
         ):
             logs = dict(_flat(strategy.run(step, args=(tensors,)) or {}))
         found["metrics"] = _results_among(logs, noted)
-        changes = [(state, change_of(state, *before[id(state.variable)])) for state in states]
+        changes = [(state, change_of(state, *since)) for state, *since in begun]
         with tf.control_dependencies([change for _, change in changes]):
-            for handle, _ in before.values():
+            for _, handle, _ in begun:
                 tf.raw_ops.DestroyResourceOp(resource=handle)
         return _result(found, changes, recorded, logs, attempt=attempt, name=name)
 
