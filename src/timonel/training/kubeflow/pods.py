@@ -199,7 +199,6 @@ def _toleration(fields: Fields) -> Toleration:
 
 
 def _sources(spec: Fields) -> dict[str, tuple[str, bool]]:
-    """Return the sources of a pod's volumes by name."""
     sources: dict[str, tuple[str, bool]] = {}
     for each in spec.children("volumes"):
         name = each.take("name", str)

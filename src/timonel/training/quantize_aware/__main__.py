@@ -118,7 +118,6 @@ def _tolerance(architecture: Architecture) -> float:
 
 
 def _check(rebuilt: Any, signature: Any, inputs: Any, tolerance: float) -> None:
-    """Compare the rebuilt model with the original on a batch."""
     (name,) = signature.structured_input_signature[1]
     expected = next(iter(signature(**{name: inputs}).values())).numpy()
     found = np.asarray(rebuilt(inputs, training=False)).reshape(expected.shape)

@@ -258,7 +258,6 @@ def _warn(run: RunWriter | None, message: str) -> None:
 
 
 def _warn_of_shared_cores(task: Task, resources: devices.DeviceResources, run: RunWriter) -> None:
-    """Warn if several workers share one machine's processors."""
     served = task.spec.settings.uses_parameter_servers
     trainers = task.cluster.trainers
     workers = len(task.cluster.tasks["worker"]) if served else len(trainers)
@@ -345,7 +344,6 @@ def _set_environment(task: Task) -> None:
 
 
 def _has_tf_config(task: Task) -> bool:
-    """Tell whether to set ``TF_CONFIG``."""
     # Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets
     # one only with the strategy ``none``, for scripts that distribute themselves.
     settings = task.spec.settings

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from timonel.training.checkpoints import FINAL
 from timonel.training.evaluations import EvaluationRecords, FitEvaluations
-from timonel.training.worker.inputs.fit_data import unpack
+from timonel.training.worker.inputs.fit_data import of_each, unpack
 from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.state import callback_state
 
@@ -71,10 +71,7 @@ def _split_off(arguments: Mapping[str, Any]) -> Any:
     given = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))
     rows = tf.nest.flatten(given[0])[0].shape[0]
     begin = math.floor(rows * (1.0 - share))
-    return tuple(
-        None if part is None else tf.nest.map_structure(lambda each: each[begin:], part)
-        for part in given
-    )
+    return of_each(lambda each: each[begin:], given)
 
 
 def add_to_history(history: Any, record: FitEvaluations) -> None:

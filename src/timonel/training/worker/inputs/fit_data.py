@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,8 @@ from timonel.data import load_registry
 from timonel.errors import SpecError
 from timonel.training.worker.private import tf_data
 
-_KERAS_DEFAULT = 32
+BATCH_SIZE = 32
+"""Of Keras, by default."""
 # Datasets that change which elements come and when, not their content.
 _HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
 
@@ -27,21 +28,14 @@ class Loaded:
 
 def find_loaded(dataset: Any) -> Loaded | None:
     """Return the load behind ``dataset``; None if it has none or several."""
-    found = list(_ancestors(dataset, is_changed=False))
+    if not is_dataset(dataset):
+        return None
+    found = [
+        Loaded(stream.record, is_changed=not is_same)
+        for each, is_same in tf_data.ancestors(dataset, _is_harmless)
+        if (stream := load_registry.stream_of(each)) is not None
+    ]
     return found[0] if len(found) == 1 else None
-
-
-def _ancestors(dataset: Any, *, is_changed: bool) -> Iterator[Loaded]:
-    try:
-        stream = load_registry.stream_of(dataset)
-    except TypeError:  # not hashable, like arrays
-        return
-    if stream is not None:
-        yield Loaded(stream.record, is_changed)
-        return
-    changed = is_changed or not _is_harmless(dataset)
-    for parent in tf_data.dataset_inputs(dataset):
-        yield from _ancestors(parent, is_changed=changed)
 
 
 def _is_harmless(dataset: Any) -> bool:
@@ -54,6 +48,11 @@ def unpack(batch: Any) -> tuple[Any, Any, Any]:
     return (*parts, None, None, None)[:3]
 
 
+def of_each(function: Callable[[Any], Any], batch: Any) -> Any:
+    """Map the tensors of a batch; Keras allows None for optional inputs."""
+    return tf.nest.map_structure(lambda value: None if value is None else function(value), batch)
+
+
 def batch_size_of(arguments: Mapping[str, Any]) -> int | None:
     """Return the global batch size of a ``fit`` call with these arguments, if known."""
     data, given = arguments.get("x"), arguments.get("batch_size")
@@ -62,7 +61,7 @@ def batch_size_of(arguments: Mapping[str, Any]) -> int | None:
     if is_dataset(data):
         loaded = find_loaded(data)
         return loaded.record.batch_size if loaded else tf_data.compute_batch_size(data)
-    return _KERAS_DEFAULT if is_arrays(data) else None
+    return BATCH_SIZE if is_arrays(data) else None
 
 
 def data_spec(data: Any) -> Any:
@@ -99,7 +98,7 @@ def make_global(arguments: MutableMapping[str, Any], replicas: int) -> None:
         arguments["x"] = _rebatched(data, replicas)
     elif is_arrays(data):
         given = arguments.get("batch_size")
-        arguments["batch_size"] = (_KERAS_DEFAULT if given is None else int(given)) * replicas
+        arguments["batch_size"] = (BATCH_SIZE if given is None else int(given)) * replicas
     else:
         raise SpecError(
             f"--batch-size-is per-replica does not work with a {type(data).__name__}, which makes "

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from timonel.data import load_registry
 from timonel.errors import SpecError
+from timonel.training.worker.inputs.fit_data import of_each
 from timonel.training.worker.private import row_means, tf_data
 
 _UNEQUAL = "the tensors of a batch have different numbers of rows, so replicas cannot divide it"
@@ -114,13 +115,13 @@ def _split(dataset: Any, share: Share, *, fill: bool) -> Any:
         begin, end = bounds(rows, part, share.total)
         # Two static rows in each part, as one decides nothing in `row_dependence`, on some workers.
         if not fill or (isinstance(rows, int) and rows >= 2 * share.total):
-            return _of_each(lambda value: value[begin:end], batch)
+            return of_each(lambda value: value[begin:end], batch)
         rows = tf.cast(rows, tf.int64)
         repeated = tf.range(rows * row_means.repetitions(part, share.total)) % tf.maximum(rows, 1)
         return tf.cond(
             rows >= share.total,
-            lambda: _of_each(lambda value: value[begin:end], batch),
-            lambda: _of_each(lambda value: tf.gather(value, repeated), batch),
+            lambda: of_each(lambda value: value[begin:end], batch),
+            lambda: of_each(lambda value: tf.gather(value, repeated), batch),
         )
 
     if len(share.parts) == 1:
@@ -138,11 +139,6 @@ def _mapped(method: Callable[..., Any], function: Callable[[Any], Any]) -> Any:
     if type(method.__self__.element_spec) is tuple:  # type: ignore[attr-defined] # a bound method
         return method(lambda *parts: function(parts))
     return method(function)
-
-
-def _of_each(function: Callable[[Any], Any], batch: Any) -> Any:
-    """Map the tensors of a batch; Keras allows None for optional inputs."""
-    return tf.nest.map_structure(lambda value: None if value is None else function(value), batch)
 
 
 def _rows(batch: Any) -> Any:

@@ -65,7 +65,7 @@ class Memory:
 
 def memory_of(dataset: Any) -> Memory:
     """Return the state that a pipeline keeps between passes."""
-    found = list(_ancestors(dataset, direct=True))
+    found = list(ancestors(dataset, lambda node: _kind(node) in _ONE_PASS))
     shuffles = [(node, direct) for node, direct in found if _reshuffles(node)]
     streams = [
         (stream, direct) for node, direct in found if (stream := load_registry.stream_of(node))
@@ -99,13 +99,14 @@ def is_endless(dataset: Any) -> bool:
     return int(dataset.cardinality()) == _ENDLESS
 
 
-def _ancestors(dataset: Any, *, direct: bool) -> Iterator[tuple[Any, bool]]:
-    """Yield a dataset and its ancestors, and whether each one's passes are those of the whole."""
-    yield dataset, direct
+def ancestors(dataset: Any, passes: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
+    """Yield a dataset and those before it up to loads, and whether all behind each one pass."""
+    yield dataset, True
     if load_registry.stream_of(dataset) is not None:
         return
     for parent in dataset_inputs(dataset):
-        yield from _ancestors(parent, direct=direct and _kind(dataset) in _ONE_PASS)
+        for found, all_pass in ancestors(parent, passes):
+            yield found, all_pass and passes(dataset)
 
 
 def _kind(dataset: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ import tensorflow as tf
 from timonel.data.load_registry import Stream
 from timonel.data.loader import steps_of
 from timonel.data.schedule import Indices, Schedule, permutation
+from timonel.training.worker.inputs.fit_data import BATCH_SIZE, of_each
 from timonel.training.worker.private import tf_data
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 
-_DEFAULT_BATCH_SIZE = 32
 _PREFETCHED = 2
 _NOTE = "arrays go on at their exact batch"
 
@@ -52,9 +51,9 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     if len(rows) != 1 or count < 1 or (splits and count == min(rows)):
         return None
     if splits:
-        rest = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[count:], given)
+        rest = of_each(lambda leaf: leaf[count:], given)
         arguments["validation_data"] = tuple(rest if rest[2] is not None else rest[:2])
-        given = tf.nest.map_structure(lambda leaf: None if leaf is None else leaf[:count], given)
+        given = of_each(lambda leaf: leaf[:count], given)
     arguments.pop("validation_split", None)
     batch = _batch_size(arguments, count)
     shuffle = arguments.get("shuffle", True)
@@ -89,11 +88,16 @@ def _batch_size(arguments: dict[str, Any], count: int) -> int:
     arguments["validation_batch_size"] = arguments.get("validation_batch_size") or given
     if given:
         return int(given)
-    return math.ceil(count / int(steps)) if steps else _DEFAULT_BATCH_SIZE
+    return math.ceil(count / int(steps)) if steps else BATCH_SIZE
 
 
 def _dataset(keras: Any, stream: Stream, given: list[Any]) -> Any:
-    x, y, weight = lists_to_tuples(tf.nest.map_structure(_tensor_of(keras), given))
+    def tensor(array: Any) -> Any:
+        with tf.device("CPU:0"):
+            found = tf.convert_to_tensor(array)
+            return tf.cast(found, keras.backend.floatx()) if found.dtype.is_floating else found
+
+    x, y, weight = lists_to_tuples(of_each(tensor, given))
     if weight is not None and tf.nest.is_nested(y) and tf.is_tensor(weight):
         weight = tf.nest.map_structure(lambda _: weight, y)  # one weight for all outputs
     parts = keras.utils.pack_x_y_sample_weight(x, y, weight)
@@ -101,9 +105,7 @@ def _dataset(keras: Any, stream: Stream, given: list[Any]) -> Any:
 
     def batch(rows: Any) -> Any:
         present = tf.boolean_mask(rows, rows >= 0)
-        return tf.nest.map_structure(
-            lambda values: None if values is None else tf.gather(values, present), parts
-        )
+        return of_each(lambda values: tf.gather(values, present), parts)
 
     dataset = steps_of(stream).map(batch, num_parallel_calls=cores, deterministic=True)
     return tf_data.without_tuner(dataset.prefetch(_PREFETCHED))
@@ -117,16 +119,3 @@ def lists_to_tuples(structure: Any) -> Any:
         return structure
     items = map(lists_to_tuples, structure)
     return type(structure)(*items) if hasattr(structure, "_fields") else tuple(items)
-
-
-def _tensor_of(keras: Any) -> Callable[[Any], Any]:
-    """Return a function that converts arrays to tensors, and floats to ``floatx``."""
-
-    def convert(array: Any) -> Any:
-        if array is None:
-            return None
-        with tf.device("CPU:0"):
-            found = tf.convert_to_tensor(array)
-            return tf.cast(found, keras.backend.floatx()) if found.dtype.is_floating else found
-
-    return convert

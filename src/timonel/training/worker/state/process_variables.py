@@ -30,8 +30,6 @@ _Key = tuple[str, ...]
 
 @dataclass
 class _Created:
-    """A variable or table that was created."""
-
     key: _Key  # equals that of its counterpart in another process
     number: int  # how many with this key were created before it
     thing: Callable[[], Any]  # returns it; None once nobody holds it

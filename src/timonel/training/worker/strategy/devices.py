@@ -103,13 +103,10 @@ def keep_configuration() -> None:
     # devices raise a SpecError.
     import tensorflow as tf  # noqa: PLC0415 - only processes that train pay for it
 
-    threading, experimental = tf.config.threading, tf.config.experimental
+    threads = ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads")
+    experimental = tf.config.experimental
     for owner, names, is_error in (
-        (
-            threading,
-            ("set_intra_op_parallelism_threads", "set_inter_op_parallelism_threads"),
-            False,
-        ),
+        (tf.config.threading, threads, False),
         (experimental, ("set_memory_growth",), False),
         (tf.config, ("set_logical_device_configuration", "set_visible_devices"), True),
         (experimental, ("set_virtual_device_configuration", "set_visible_devices"), True),
