@@ -21,7 +21,7 @@ from timonel.data import load_registry
 from timonel.engines.base import FailureCause
 from timonel.errors import TimonelError
 from timonel.processes.cores import usable_cores
-from timonel.storage import Workspace, find_workspace
+from timonel.storage import find_workspace
 from timonel.tracking import RunWriter, open_run
 from timonel.training.cluster import ENVIRONMENT_VARIABLE, Cluster, parse_cluster
 from timonel.training.combinations import choose
@@ -65,6 +65,11 @@ class Task:
     def peers(self) -> int:
         """Number of other tasks that train."""
         return len(self.cluster.trainers) - 1
+
+    def open_run(self) -> RunWriter:
+        """Return a writer of the run's record."""
+        workspace = find_workspace(self.spec.workspace, create=False, offline=True)
+        return open_run(workspace, self.spec.run_id)
 
 
 def run(spec_path: Path, environ: Mapping[str, str]) -> int:
@@ -120,7 +125,7 @@ def _log_failure(task: Task, result: TaskOutcome) -> None:
         return
     sys.stderr.write(result.traceback)
     with contextlib.suppress(TimonelError):  # the disk may be full
-        writer = open_run(_workspace(task), task.spec.run_id)
+        writer = task.open_run()
         writer.event("error", task=task.cluster.task_id, traceback=result.traceback)
 
 
@@ -231,7 +236,7 @@ def _managed(
     services = managed.services_of(
         keras, context, settings, run=run, task_dir=task.task_dir, termination=termination
     )
-    own_run = run or open_run(_workspace(task), task.spec.run_id)
+    own_run = run or task.open_run()
     own_copies = (
         contextlib.nullcontext()
         if context.is_chief
@@ -312,7 +317,7 @@ def context_of(task: Task, strategy: Any) -> TrainingContext:
 def _open_run(task: Task) -> RunWriter | None:
     if not task.cluster.is_chief:
         return None
-    run = open_run(_workspace(task), task.spec.run_id)
+    run = task.open_run()
     if task.cluster.generation > 1:
         why = {"message": task.cluster.reason} if task.cluster.reason else {}
         run.event("restart", generation=task.cluster.generation, **why)
@@ -327,10 +332,6 @@ def _log_to_stderr() -> None:
     own.handlers[:] = [handler]
     own.setLevel(logging.INFO)
     own.propagate = False
-
-
-def _workspace(task: Task) -> Workspace:
-    return find_workspace(task.spec.workspace, create=False, offline=True)
 
 
 def _set_environment(task: Task) -> None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from timonel.data import load_registry
-from timonel.storage import find_workspace
 from timonel.storage.atomic import write_text
-from timonel.tracking import RunWriter, open_run
+from timonel.tracking import RunWriter
 from timonel.tracking.events import FILE_NAME, EventReader
 from timonel.training.evaluations import CheckpointEvaluation, EvaluationRecords
 from timonel.training.option_values import VALIDATION_PREFIX, parse_best, parse_early_stopping
@@ -170,9 +169,8 @@ def run(task: Task, termination: Termination) -> None:
     context = bootstrap.context_of(task, None)
     enter(context)
     load_registry.configure(load_registry.InputShard())
-    workspace = find_workspace(task.spec.workspace, create=False, offline=True)
-    run_ = open_run(workspace, task.spec.run_id)
-    report = EvaluationReport(run_, task.cluster.task_id, Summaries(context.tensorboard_dir))
+    summaries = Summaries(context.tensorboard_dir)
+    report = EvaluationReport(task.open_run(), task.cluster.task_id, summaries)
     records = EvaluationRecords(task.job_dir)
     progress = task.task_dir / "progress"
     follower = Follower(

@@ -97,69 +97,65 @@ class SavedCopies:
         return self._folder / _SCHEME.sub(r"\1/", text).lstrip("/")
 
 
-_scratch: list[SavedCopies] = []
+class _Task:
+    """State of this process."""
+
+    copies: SavedCopies | None = None  # while saves are redirected
+
+
+_task = _Task()
 
 
 def holds(path: Any) -> bool:
     """Tell whether a value is a path in this task's scratch folder."""
-    return bool(_scratch) and isinstance(path, str) and _scratch[0].holds(path)
+    return _task.copies is not None and isinstance(path, str) and _task.copies.holds(path)
 
 
 def _for_writing(path: Any) -> Any:
-    return _scratch[0].for_writing(path) if _scratch else path
+    return path if _task.copies is None else _task.copies.for_writing(path)
 
 
 def _for_reading(path: Any) -> Any:
-    return _scratch[0].for_reading(path) if _scratch else path
+    return path if _task.copies is None else _task.copies.for_reading(path)
 
 
-@contextlib.contextmanager
-def suspended() -> Iterator[None]:
+def suspended() -> contextlib.AbstractContextManager[None]:
     """Save to the real paths within the block, for timonel's own exports."""
-    original, _scratch[:] = list(_scratch), []
-    try:
-        yield
-    finally:
-        _scratch[:] = original
+    return replaced(_task, copies=None)
 
 
 @contextlib.contextmanager
 def redirected(keras: Any, folder: Path) -> Iterator[None]:
     """Redirect saves and loads of Keras and TensorFlow within the block to a scratch folder."""
-    scratch = SavedCopies(folder)
-    _scratch[:] = [scratch]
+    copies = SavedCopies(folder)
     with contextlib.ExitStack() as stack:
-        for wrap, places in ((_saving, _savers(keras)), (_loading, _loaders(keras))):
+        stack.callback(copies.remove)
+        stack.enter_context(replaced(_task, copies=copies))
+        for saves, places in ((True, _savers(keras)), (False, _loaders(keras))):
             for holder, name, position, keyword in places:
-                wrapped = wrap(getattr(holder, name), position, keyword)
-                stack.enter_context(replaced(holder, **{name: wrapped}))
+                own = _redirecting(getattr(holder, name), position, keyword, saves=saves)
+                stack.enter_context(replaced(holder, **{name: own}))
         stack.enter_context(saving.redirected_lists(_for_writing, _for_reading))
-        try:
-            yield
-        finally:
-            _scratch.clear()
-            scratch.remove()
+        yield
 
 
 @contextlib.contextmanager
 def redirected_callbacks(keras: Any, callbacks: list[Any]) -> Iterator[None]:
     """Redirect callbacks that open files themselves, within the block."""
     with contextlib.ExitStack() as stack:
-        for callback in callbacks if _scratch else ():
-            stack.enter_context(_redirected_callback(keras, callback, _scratch[0]))
+        for callback in callbacks if _task.copies is not None else ():
+            stack.enter_context(_redirected_callback(keras, callback))
         yield
 
 
-def _redirected_callback(
-    keras: Any, callback: Any, scratch: SavedCopies
-) -> contextlib.AbstractContextManager[None]:
+def _redirected_callback(keras: Any, callback: Any) -> contextlib.AbstractContextManager[None]:
     if isinstance(callback, keras.callbacks.CSVLogger):
-        return replaced(callback, filename=scratch.for_writing(callback.filename))
+        return replaced(callback, filename=_for_writing(callback.filename))
     if keras.__name__ == "keras":  # tf_keras' own callbacks follow TensorFlow's rule
         if isinstance(callback, keras.callbacks.TensorBoard):
-            return replaced(callback, log_dir=scratch.for_writing(callback.log_dir))
+            return replaced(callback, log_dir=_for_writing(callback.log_dir))
         if isinstance(callback, keras.callbacks.BackupAndRestore):
-            return saving.moved_backup(callback, scratch.for_writing)
+            return saving.moved_backup(callback, _for_writing)
     return contextlib.nullcontext()
 
 
@@ -212,50 +208,28 @@ def _loaders(keras: Any) -> Iterator[_PathParameter]:
         yield tf.train.Checkpoint, name, 1, "save_path"
 
 
-_Wrap = Callable[..., Any]
-
-
-def _saving(original: _Wrap, position: int, keyword: str) -> _Wrap:
+def _redirecting(
+    original: Callable[..., Any], position: int, keyword: str, *, saves: bool
+) -> Callable[..., Any]:
     @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        path = _argument(args, kwargs, position, keyword)
-        if not _scratch or path is None:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        copies = _task.copies
+        path = args[position] if len(args) > position else kwargs.get(keyword)
+        if copies is None or path is None:
             return original(*args, **kwargs)
-        scratch = _scratch[0]
-        copy = scratch.for_writing(path)
-        args, kwargs = _with_path(args, kwargs, position, keyword, copy)
+        own = copies.for_writing(path) if saves else copies.for_reading(path)
+        if len(args) > position:
+            args = (*args[:position], own, *args[position + 1 :])
+        else:
+            kwargs = {**kwargs, keyword: own}
         result = original(*args, **kwargs)
-        if copy is path:
+        if not saves or own is path:
             return result
-        scratch.note_written(copy)
+        copies.note_written(own)
         # A checkpoint's saver returns its path.
         return result if result is None else path
 
-    return save
-
-
-def _loading(original: _Wrap, position: int, keyword: str) -> _Wrap:
-    @functools.wraps(original)
-    def load(*args: Any, **kwargs: Any) -> Any:
-        path = _argument(args, kwargs, position, keyword)
-        if _scratch and path is not None:
-            own = _scratch[0].for_reading(path)
-            args, kwargs = _with_path(args, kwargs, position, keyword, own)
-        return original(*args, **kwargs)
-
-    return load
-
-
-def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], position: int, keyword: str) -> Any:
-    return args[position] if len(args) > position else kwargs.get(keyword)
-
-
-def _with_path(
-    args: tuple[Any, ...], kwargs: dict[str, Any], position: int, keyword: str, path: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if len(args) > position:
-        return (*args[:position], path, *args[position + 1 :]), kwargs
-    return args, {**kwargs, keyword: path}
+    return call
 
 
 def _files_of(copy: Path) -> list[Path]:

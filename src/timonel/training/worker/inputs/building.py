@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,12 +52,10 @@ def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:
     """
     if replicas == 1:
         return lambda: None
-    made: list[Callable[[], None]] = []
+    made = functools.cache(_averaging)
 
     def agree() -> None:
-        if not made:
-            made.append(_averaging(model, strategy))
-        made[0]()
+        made(model, strategy)()
 
     return agree
 

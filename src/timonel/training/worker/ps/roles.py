@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from timonel.training.cluster import Cluster
 from timonel.training.worker import heartbeat
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.private import ps_variables
+from timonel.training.worker.private.attributes import replaced
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ def strategy_for(cluster: Cluster) -> Any:
     # Scalars stay with the chief, which needs them at each step. Parameter servers cannot read each
     # other's variables: TensorFlow connects them only to workers and the chief.
     ps_variables.place_variables(
-        strategy, lambda shape: shape.rank == 0 or _is_local[0], _CHIEFS_DEVICE
+        strategy, lambda shape: shape.rank == 0 or _placing.is_local, _CHIEFS_DEVICE
     )
     return strategy
 
@@ -95,7 +96,13 @@ def keep_metrics_local(keras: Any) -> None:
             setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))
 
 
-_is_local = [False]
+class _Placing:
+    """How variables are placed at the moment."""
+
+    is_local = False  # in the chief
+
+
+_placing = _Placing()
 
 
 def _locally(original: Any) -> Any:
@@ -108,10 +115,5 @@ def _locally(original: Any) -> Any:
     return add
 
 
-@contextlib.contextmanager
-def _local_variables() -> Iterator[None]:
-    before, _is_local[0] = _is_local[0], True
-    try:
-        yield
-    finally:
-        _is_local[0] = before
+def _local_variables() -> contextlib.AbstractContextManager[None]:
+    return replaced(_placing, is_local=True)

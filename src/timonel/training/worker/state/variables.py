@@ -6,6 +6,7 @@ close to the saved state, but not equal.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -90,8 +91,6 @@ class Replicas:
     def __init__(self, strategy: Any, workers: int = 1) -> None:
         self._strategy = strategy
         self._workers = workers
-        self._traced: Any = None
-        self._own_ids: list[int] = []
         self._buffers = Buffers()
 
     @property
@@ -146,12 +145,10 @@ class Replicas:
             for part, value in zip(parts, self._mine(found, len(parts)), strict=True):
                 part.assign(value)
 
-    def _gather(self, values: Any) -> Any:
-        """Return the rows of all replicas; traced once per width."""
-        # Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
-        if self._traced is None:
-            self._traced = tf.function(lambda rows: self._strategy.gather(rows, axis=0))
-        return self._traced.get_concrete_function(values)(values)
+    @functools.cached_property
+    def _gather(self) -> Any:
+        """Returns the rows of all replicas; traced once per width."""
+        return tf.function(lambda rows: self._strategy.gather(rows, axis=0))
 
     def _parts(self, variable: Any) -> Sequence[Any]:
         found = hidden_state.tensor_variable(variable)
@@ -162,26 +159,26 @@ class Replicas:
     def _mine(self, stacked: Array, local: int) -> Array:
         if self._workers == 1:
             return stacked if local == len(stacked) else stacked[:local]
-        first = self._ids()[0]
+        first = self._ids[0]
         return stacked[first : first + local]
 
+    @functools.cached_property
     def _ids(self) -> list[int]:
-        """Return the global numbers of this process's replicas."""
-        if not self._own_ids:
+        """Global numbers of this process's replicas."""
+        found: list[int] = []
 
-            def note(context: Any) -> Any:
-                self._own_ids.append(int(context.replica_id_in_sync_group))
-                return 0
+        def note(context: Any) -> Any:
+            found.append(int(context.replica_id_in_sync_group))
+            return 0
 
-            self._strategy.experimental_distribute_values_from_function(note)
-            self._own_ids.sort()
-        return self._own_ids
+        self._strategy.experimental_distribute_values_from_function(note)
+        return sorted(found)
 
     def _gathered(self, local: Sequence[Array]) -> list[Array]:
         """Gather values [local replicas, ...] of all workers in a single message."""
         count = len(local[0])
         rows = [_packed([values[place] for values in local]) for place in range(count)]
-        first = self._ids()[0]
+        first = self._ids[0]
 
         def message(context: Any) -> Any:
             number = int(context.replica_id_in_sync_group)
@@ -189,7 +186,9 @@ class Replicas:
             return tf.constant(np.concatenate([head, rows[number - first]])[None, :])
 
         per_replica = self._strategy.experimental_distribute_values_from_function(message)
-        gathered = np.asarray(self._gather(per_replica))
+        # Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
+        gather = self._gather.get_concrete_function(per_replica)
+        gathered = np.asarray(gather(per_replica))
         ordered = gathered[np.argsort(gathered[:, 0])][:, 1:]
         return _unpacked(ordered, local)
 
