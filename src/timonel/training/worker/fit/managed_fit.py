@@ -127,9 +127,14 @@ class Fits:
                     self._services.warn(f"{NOT_SAVED}: data that calls of fit in callbacks share")
                 self._used_data.add(data)
             feed = feed_of(self._keras, arguments, number, resumes=False)
+
+            def epoch_begins(_callback: Any, epoch: int, _logs: Any) -> None:
+                feed.epoch_begins(epoch)
+                feed.step_begins(0)
+
             callback = callback_state.callback_of(
                 self._keras,
-                on_epoch_begin=lambda _, epoch, __: (feed.epoch_begins(epoch), feed.step_begins(0)),
+                on_epoch_begin=epoch_begins,
                 on_test_begin=lambda *_: feed.steps_end(),
                 on_epoch_end=lambda *_: feed.steps_end(),
             )
