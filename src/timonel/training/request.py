@@ -112,21 +112,18 @@ def check_request(
         manifest, program = None, find_program(entry, os.environ)
     check_settings(settings)
     if settings.checkpoints.checkpoint_uri is not None:
-        open_filesystem(
-            settings.checkpoints.checkpoint_uri
-        )  # raises if its package is not installed
+        # Raises if its package is not installed.
+        open_filesystem(settings.checkpoints.checkpoint_uri)
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
+    spread = settings.distribution
     for dataset in datasets.values():
-        _check_enough(
-            dataset, settings.distribution.workers * settings.distribution.devices_per_worker
-        )
+        _check_enough(dataset, spread.workers * spread.devices_per_worker)
         dataset.check_sizes()
     given = _params(program, params or {})
     call = None
     if program.function is not None:
-        functions.check_call(
-            program.function, {**given, **({"job_dir": ""} if pass_job_dir else {})}
-        )
+        folder = {"job_dir": ""} if pass_job_dir else {}
+        functions.check_call(program.function, {**given, **folder})
         call = functions.call_of(program.function, given)
     return Request(
         program=program,

@@ -56,11 +56,10 @@ class TrainSpec(BaseModel):
 
     def with_paths(self, run_dir: Path, working_dir: Path) -> Self:
         """Return this document with absolute paths, given the folders of run and source."""
+        is_file = self.entry != "function"
         return self.model_copy(
             update={
-                "script": self.script
-                if self.entry == "function"
-                else str(working_dir / self.script),
+                "script": str(working_dir / self.script) if is_file else self.script,
                 "pickled": self.pickled and str(run_dir / self.pickled),
                 "source": self.source and str(run_dir / self.source),
             }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -120,22 +120,17 @@ def _details(tasks: Sequence[TaskStatus], known: Mapping[str, TaskPace]) -> list
     each = " each" if len(tasks) > 1 and rates and _is_even(rates) else ""
     parts = [
         # In synchronous training it is equal for all tasks, and the line above shows the sum.
-        f"{_range(rates, '{:,.0f}')} examples/s{each}" if rates and not waits else "",
-        f"{_range_ms(works)} a step" if works else "",
-        f"{_range_ms(waits)} waiting" if waits else "",
+        f"{_range(rates, '{:,.0f}'.format)} examples/s{each}" if rates and not waits else "",
+        f"{_range(works, format_ms)} a step" if works else "",
+        f"{_range(waits, format_ms)} waiting" if waits else "",
     ]
     return list(filter(None, parts))
 
 
-def _range(values: Sequence[float], form: str) -> str:
-    low, high = form.format(min(values)), form.format(max(values))
-    return form.format(sum(values) / len(values)) if _is_even(values) else f"{low} to {high}"
-
-
-def _range_ms(values: Sequence[float]) -> str:
+def _range(values: Sequence[float], shown: Callable[[float], str]) -> str:
     if _is_even(values):
-        return format_ms(sum(values) / len(values))
-    return f"{format_ms(min(values)).removesuffix(' ms')} to {format_ms(max(values))}"
+        return shown(sum(values) / len(values))
+    return f"{shown(min(values)).removesuffix(' ms')} to {shown(max(values))}"
 
 
 def _is_even(values: Sequence[float]) -> bool:

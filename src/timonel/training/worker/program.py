@@ -118,7 +118,8 @@ def recording_parameters(
             }
             # Redact before lists and mappings become text, which hides the names of secrets.
             record({name: _as_parameter(value) for name, value in redact_params(found).items()})
-            ignored = {name for name in known if any(_sets(each, name) for each in rest)}
+            flags = {each.partition("=")[0] for each in rest}
+            ignored = {name for name in known if f"--{name}" in flags}
             unread = ignored if unread is None else unread & ignored
         return parsed, rest
 
@@ -157,10 +158,6 @@ def _with_switches(parser: argparse.ArgumentParser, params: Collection[str]) -> 
         elif isinstance(switches[option], argparse.BooleanOptionalAction):
             words.append(f"--no-{option.removeprefix('--')}")
     return words
-
-
-def _sets(argument: str, name: str) -> bool:
-    return argument == f"--{name}" or argument.startswith(f"--{name}=")
 
 
 def _as_parameter(value: Any) -> bool | int | float | str:

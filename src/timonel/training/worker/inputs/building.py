@@ -36,7 +36,7 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     """
     if is_without_call(model):
         return
-    if not _is_built(model):
+    if not (model.built and model.variables):
         model(_first_rows(keras, data))
     if is_dataset(data):
         hidden_state.build_metrics(keras, model, data.element_spec)
@@ -76,10 +76,6 @@ def _mean(strategy: Any, variable: Any) -> Any:
     if callable(variable.value):  # tf-keras uses TensorFlow's variables, which average when read
         return variable.read_value()
     return strategy.reduce("MEAN", strategy.run(lambda: tf.identity(variable.value)), axis=None)
-
-
-def _is_built(model: Any) -> bool:
-    return bool(model.built) and bool(model.variables)
 
 
 def _first_rows(keras: Any, data: Any) -> Any:

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -96,13 +97,7 @@ def keep_metrics_local(keras: Any) -> None:
             setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))
 
 
-class _Placing:
-    """How variables are placed at the moment."""
-
-    is_local = False  # in the chief
-
-
-_placing = _Placing()
+_placing = SimpleNamespace(is_local=False)  # variables that are created now: in the chief
 
 
 def _locally(original: Any) -> Any:

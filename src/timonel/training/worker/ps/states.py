@@ -45,16 +45,13 @@ def states_of(model: Any) -> list[StepState]:
     for _, generator in hidden_state.random_variables(model):
         variable = ps_variables.raw(generator)
         found[id(variable)] = StepState(variable, is_seed=True)
-    others = [*model.non_trainable_variables, *_scalars(model)]
+    scalars = [value for value in vars(model).values() if isinstance(value, tf.Variable)]
+    others = [*model.non_trainable_variables, *scalars]
     for variable in map(ps_variables.raw, others):
         if id(variable) not in trained:
             state = StepState(variable, is_seed=ps_variables.is_seed(variable))
             found.setdefault(id(variable), state)
     return list(found.values())
-
-
-def _scalars(model: Any) -> list[Any]:
-    return [value for value in vars(model).values() if isinstance(value, tf.Variable)]
 
 
 def begin(state: StepState, draw: Any) -> tuple[Any, Any]:

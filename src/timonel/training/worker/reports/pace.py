@@ -98,7 +98,8 @@ class Stopwatch:
 
     def _note(self, tensors: list[Any], goes_to: tuple[float, ...]) -> Any:
         """Add the time since the last moment; return that at which the tensors are available."""
-        with tf.control_dependencies([_dense(found) for found in tensors]), tf.device("CPU:0"):
+        computed = [getattr(found, "values", found) for found in tensors]  # those of slices
+        with tf.control_dependencies(computed), tf.device("CPU:0"):
             now = tf.timestamp()
             took = now - self._state.read_value()[0]
             self._state.assign_add(took * tf.constant(goes_to, tf.float64))
@@ -183,7 +184,3 @@ class StragglerWarning:
             message = f"{slowest}{self._consequence}"
             logger.warning("%s", message)
             self._run.event("log", level="warning", message=message, task=slowest.task)
-
-
-def _dense(found: Any) -> Any:
-    return getattr(found, "values", found)  # of slices, the computed values

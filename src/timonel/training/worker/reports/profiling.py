@@ -111,7 +111,9 @@ class Profiler:
             self._start()
         # If others mark steps, these two are still open when the profile starts and ends.
         if self._is_running and (self.marks_steps or step in {self.steps.first, self.steps.last}):
-            self._mark(step)
+            # TensorBoard takes step boundaries from these.
+            self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
+            self._trace.__enter__()
 
     def step_ends(self, step: int, finish: Callable[[], object]) -> None:
         """Record the end of a step; ``finish`` waits until the device has completed it."""
@@ -134,12 +136,8 @@ class Profiler:
 
     @property
     def _path(self) -> Path:
-        return (
-            self.logdir
-            / _LAYOUT
-            / f"steps_{self.steps.first}_to_{self.steps.last}"
-            / f"{self.host}{_ENDING}"
-        )
+        name = f"steps_{self.steps.first}_to_{self.steps.last}"
+        return self.logdir / _LAYOUT / name / f"{self.host}{_ENDING}"
 
     def _start(self) -> None:
         # In a worker other than the first, TensorFlow can crash when it merges the two ends of an
@@ -155,11 +153,6 @@ class Profiler:
             self._give_up("the script profiles by itself")
             return
         self._is_running = True
-
-    def _mark(self, step: int) -> None:
-        # TensorBoard takes step boundaries from these.
-        self._trace = tf.profiler.experimental.Trace("train", step_num=step, _r=1)
-        self._trace.__enter__()
 
     def _unmark(self) -> None:
         if self._trace is not None:

@@ -110,10 +110,6 @@ def _write(descriptor: int, contents: Sequence[Bytes]) -> int:
     # Freed with the array. Closing it here would hide a disk-full error behind an error of its own,
     # as that error's frames still hold the array.
     stage: Bytes = np.frombuffer(mmap.mmap(-1, _STAGE), np.uint8)
-    return _write_staged(descriptor, contents, stage)
-
-
-def _write_staged(descriptor: int, contents: Sequence[Bytes], stage: Bytes) -> int:
     crc = filled = 0
     for content in contents:
         done = 0

@@ -143,7 +143,7 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
     kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
     if not isinstance(data, kind):
         return None
-    if _wants_processes(data, arguments):
+    if getattr(data, "use_multiprocessing", False) or arguments.get("use_multiprocessing"):
         return EpochwiseSequenceFeed(data)
     count = _length(data)
     examples = [data[number] for number in range(min(2, count or 0))]
@@ -167,11 +167,6 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
     arguments["x"] = tf_data.without_tuner(dataset.prefetch(_PREFETCHED))
     arguments["shuffle"] = False
     return SequenceFeed(data, stream)
-
-
-def _wants_processes(data: Any, arguments: Mapping[str, Any]) -> bool:
-    own = getattr(data, "use_multiprocessing", False)
-    return bool(own or arguments.get("use_multiprocessing"))
 
 
 def _length(data: Any) -> int | None:

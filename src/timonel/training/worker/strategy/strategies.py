@@ -135,10 +135,12 @@ def adopt(strategy: Any, name: Strategy) -> None:
     def create(cls: type, *_args: Any, **_kwargs: Any) -> Any:
         if cls in own:
             return strategy
+        option = _OPTIONS.get(by_class[cls], f"--strategy {by_class[cls]}")
         raise SpecError(
             f"The script creates a tf.distribute.{names[cls]}, but this job trains with the "
             f"strategy '{name}'",
-            hint=_cure(by_class[cls]),
+            hint=f"train with {option}, which gives the script its strategy, or remove it from the "
+            "script",
         )
 
     for cls in names:
@@ -200,11 +202,6 @@ _OPTIONS = {
     "multi-worker": "--workers 2",
     "parameter-server": "--workers 2 --ps 1",
 }
-
-
-def _cure(kind: str) -> str:
-    option = _OPTIONS.get(kind, f"--strategy {kind}")
-    return f"train with {option}, which gives the script its strategy, or remove it from the script"
 
 
 def _skip_reinit(strategy: Any) -> None:
