@@ -14,10 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.training.worker.private.attributes import replaced, wrap
+from timonel.training.worker.private.loss_terms import present
 from timonel.training.worker.private.row_means import (
     batch_of,
     cannot_divide,
-    present,
     replica,
     row_mean,
     warn,

@@ -80,7 +80,7 @@ class Step:
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Watch its losses and tapes within the block."""
-        return replaced(_present, step=self)
+        return replaced(present, step=self)
 
     @property
     def has_own_terms(self) -> bool:
@@ -102,18 +102,43 @@ class Step:
 
 
 class _Present(threading.local):
-    """State of the replica that this thread traces: each has its own thread."""
+    """State of the replica that this thread traces: each has its own thread.
+
+    ``step`` is a ``train_step``. ``layout`` is None outside `row_means.weighted` and
+    `row_means.part_of`. ``inputs`` are those of the innermost layer, ``terms`` what each layer
+    adds. ``outputs`` are those of layers that no layer calls, and of BatchNormalization: terms are
+    examined from there on. ``computed`` are those of all layers, ``values`` what the innermost
+    layer gives to others.
+
+    ``depth`` is the number of losses and metric functions that call each other here. The outer one
+    has ``name``; ``whole`` computes it for the whole batch, and ``batch`` has its arguments.
+    ``caught`` gets what a metric function returns. ``before_result`` is called before results of
+    metrics are read in the ``graph`` of the script's own step.
+    """
 
     step: Step | None = None
+    layout: Any = None
+    inputs: Any = None
+    outputs: list[Any]
+    computed: list[Any]
+    values: list[Any]
+    terms: dict[int, list[Any]]
+    depth = 0
+    name = ""
+    whole: Callable[[], Any]
+    batch: Batch
+    caught: list[Any] | None = None
+    before_result: Callable[[], None] | None = None
+    graph: Any = None
 
 
-_present = _Present()
+present = _Present()
 
 
 def noted(value: Any, kind: Kind) -> Any:
     """Record the kind of a value, and return it."""
-    if kind is Kind.SCALED and _present.step is not None:
-        _present.step.has_scaled = True
+    if kind is Kind.SCALED and present.step is not None:
+        present.step.has_scaled = True
     value._timonel_kind = kind
     return value
 
@@ -122,8 +147,8 @@ def watching(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap ``GradientTape.gradient`` to inspect its loss."""
 
     def gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        if _present.step is not None and hasattr(target, "graph"):
-            _present.step.look(target)
+        if present.step is not None and hasattr(target, "graph"):
+            present.step.look(target)
         return original(self, target, *args, **kwargs)
 
     return gradient

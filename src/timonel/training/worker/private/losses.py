@@ -16,11 +16,10 @@ from timonel.errors import SpecError
 from timonel.training.worker.private import layer_losses, loss_terms, row_means
 from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.hidden_state import is_kerases
-from timonel.training.worker.private.loss_terms import Kind
+from timonel.training.worker.private.loss_terms import Kind, present
 from timonel.training.worker.private.row_means import (
     batch_of,
     cannot_divide,
-    present,
     replica,
     row_mean,
     scaled,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,20 +27,13 @@ from timonel.training.worker.private import (
     row_means,
 )
 from timonel.training.worker.private.attributes import replaced, wrap
+from timonel.training.worker.private.loss_terms import present
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[Any], Any]
 
 
-class _Present(threading.local):
-    """Replica that this thread traces; ``before_result`` is None in Keras' own steps."""
-
-    before_result: Callable[[], None] | None = None
-    graph: Any = None
-
-
-_present = _Present()
 _metrics: weakref.WeakSet[Any] = weakref.WeakSet()
 """Metrics of the process: a step may update some that its model does not list."""
 
@@ -217,7 +209,7 @@ def _results_of_all(model: Any, step: str, restore: Callable[[], None]) -> Itera
         yield
         return
     graph = ops.get_default_graph()
-    with replaced(_present, before_result=restore, graph=graph):
+    with replaced(present, before_result=restore, graph=graph):
         yield
 
 
@@ -238,10 +230,10 @@ def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def result(*args: Any, **kwargs: Any) -> Any:
         metric: Any = getattr(original, "__self__", args and args[0])
-        restore = _present.before_result
+        restore = present.before_result
         if restore is None:
             return original(*args, **kwargs)
-        if ops.get_default_graph() is not _present.graph:
+        if ops.get_default_graph() is not present.graph:
             row_means.warn(
                 f"The step reads the result of the metric {metric.name} inside a tf.function or a "
                 "condition, where it counts the rows of one replica: read it outside."
@@ -249,7 +241,7 @@ def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
         restore()
         # Results may call each other.
-        with replaced(_present, before_result=None), _with_values_of_all(metric):
+        with replaced(present, before_result=None), _with_values_of_all(metric):
             return original(*args, **kwargs)
 
     return result

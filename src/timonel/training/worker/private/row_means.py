@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.private import loss_terms
 from timonel.training.worker.private.attributes import replaced
-from timonel.training.worker.private.loss_terms import Batch, Kind
+from timonel.training.worker.private.loss_terms import Batch, Kind, present
 
 Warn = Callable[[str], object]
 
@@ -89,33 +88,6 @@ def _layout_of(rows: Any, *, repeats: bool) -> Layout:
     return Layout(rows, counted, counts, position, weight, ratio)
 
 
-class _Present(threading.local):
-    """State of the replica that this thread traces: each has its own thread.
-
-    ``layout`` is None outside `weighted` and `part_of`. ``inputs`` are those of the innermost
-    layer, ``terms`` what each layer adds. ``outputs`` are those of layers that no layer calls, and
-    of BatchNormalization: terms are examined from there on. ``computed`` are those of all layers,
-    ``values`` what the innermost layer gives to others.
-
-    ``depth`` is the number of losses and metric functions that call each other here. The outer one
-    has ``name``; ``whole`` computes it for the whole batch, and ``batch`` has its arguments.
-    ``caught`` gets what a metric function returns.
-    """
-
-    layout: Any = None
-    inputs: Any = None
-    outputs: list[Any]
-    computed: list[Any]
-    values: list[Any]
-    terms: dict[int, list[Any]]
-    depth = 0
-    name = ""
-    whole: Callable[[], Any]
-    batch: Batch
-    caught: list[Any] | None = None
-
-
-present = _Present()
 _warn: Warn = logging.getLogger(__name__).warning
 
 
