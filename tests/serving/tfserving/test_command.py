@@ -159,6 +159,15 @@ def test_a_model_that_cannot_be_loaded_ends_the_start(tmp_path):
 
 
 @pytest.mark.process
+def test_the_model_of_the_variables_of_tensorflow_servings_image(tmp_path, monkeypatch):
+    publish(tmp_path / "digits", 3)
+    monkeypatch.setenv("MODEL_NAME", "digits")
+    monkeypatch.setenv("MODEL_BASE_PATH", str(tmp_path))
+    with Running(tmp_path) as server:
+        server.until(lambda: server.states("digits") == {"3": "AVAILABLE"})
+
+
+@pytest.mark.process
 def test_it_waits_for_its_first_version_then_takes_other_models_by_call(tmp_path):
     arguments = ["--nope=1", f"--model_base_path={tmp_path}/a", "--model_name=a"]
     with Running(tmp_path, *arguments, "--enable_profiler") as server:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timonel.serving.tfserving.flags import Flag, known_flags, parse, usage
+from timonel.serving.tfserving.flags import Flag, known_flags, parse, usage, with_variables
 
 FLAGS = (
     Flag("port", "int32", 8500, "the port"),
@@ -150,3 +150,21 @@ def test_every_flag_of_tensorflow_serving_has_its_default():
         "load_timeout_seconds": 0,
         "drain_seconds": 30,
     }
+
+
+@pytest.mark.parametrize(
+    ("environment", "arguments", "model"),
+    [
+        ({"MODEL_NAME": "digits"}, [], ("digits", "/models/digits")),
+        ({"MODEL_BASE_PATH": "s3://bucket/m/"}, [], ("model", "s3://bucket/m/model")),
+        ({"MODEL_NAME": "a", "MODEL_BASE_PATH": "/m"}, ["--port=1"], ("a", "/m/a")),
+        ({}, [], ("default", "")),
+        ({"MODEL_NAME": ""}, [], ("default", "")),
+        ({"MODEL_NAME": "a"}, ["--model_base_path=/b"], ("default", "/b")),
+        ({"MODEL_NAME": "a"}, ["--model_name=b"], ("b", "")),
+        ({"MODEL_NAME": "a"}, ["--model_config_file=c"], ("default", "")),
+    ],
+)
+def test_variables_name_the_model_if_no_flag_does(environment, arguments, model):
+    values = with_variables(parse(arguments, known_flags(1)), environment).values
+    assert (values["model_name"], values["model_base_path"]) == model

@@ -1,17 +1,14 @@
-r"""The command ``timonel-model-server``, compatible with ``tensorflow_model_server``.
+"""The command ``timonel-model-server``, compatible with ``tensorflow_model_server``.
 
 Standard output, standard error and exit statuses are those of TensorFlow Serving, so that start
-scripts work unchanged. A container image starts it like TensorFlow Serving's image does::
-
-    timonel-model-server --port=8500 --rest_api_port=8501 \
-        --model_name=${MODEL_NAME:-model} \
-        --model_base_path=${MODEL_BASE_PATH:-/models}/${MODEL_NAME:-model} "$@"
+scripts work unchanged. ``timonel image build --server`` makes an image like TensorFlow Serving's.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +24,7 @@ from timonel.serving.server import run
 from timonel.serving.settings.batching import cores
 from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import StatusError
-from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage
+from timonel.serving.tfserving.flags import Parsed, known_flags, parse, usage, with_variables
 from timonel.serving.tfserving.options import metrics_path_from, translate
 
 _PROGRAM = "timonel-model-server"
@@ -39,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve with the given flags until SIGTERM or SIGINT."""
     flags = known_flags(cores())
     parsed = parse(sys.argv[1:] if arguments is None else arguments, flags)
+    parsed = with_variables(parsed, os.environ)
     for error in parsed.errors:
         _say(error, sys.stderr)
     if parsed.wants_usage:

@@ -18,6 +18,7 @@ _INTEGER = re.compile(r"\s*[+-]?[0-9]+", re.ASCII)
 _FLOAT = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 _BITS = {"int32": 32, "int64": 64}
 _BOOLEANS = {"": True, "=true": True, "=false": False}
+_MODEL_FLAGS = {"model_name", "model_base_path", "model_config_file"}
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,19 @@ def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
         values[name] = value
         given.add(name)
     return Parsed(values, frozenset(given), tuple(unknown), tuple(errors))
+
+
+def with_variables(parsed: Parsed, environment: Mapping[str, str]) -> Parsed:
+    """Take the model from ``MODEL_NAME`` and ``MODEL_BASE_PATH``, if no flag names one.
+
+    The start script of TensorFlow Serving's image makes flags of them, with the same defaults.
+    """
+    given = [environment.get(name) for name in ("MODEL_NAME", "MODEL_BASE_PATH")]
+    if parsed.given & _MODEL_FLAGS or not any(given):
+        return parsed
+    name, folder = given[0] or "model", given[1] or "/models"
+    model = {"model_name": name, "model_base_path": f"{folder.rstrip('/')}/{name}"}
+    return replace(parsed, values={**parsed.values, **model})
 
 
 def usage(program: str, flags: Sequence[Flag]) -> str:
