@@ -41,6 +41,7 @@ def image(**fields: Any) -> ImageColumn:
             NumericColumn(name="a", mean=2.5, std=1, minimum=-1, maximum=1e6, missing=1200),
             "-1 to 1e+06, mean 2.5, 1,200 missing",
         ),
+        (CategoricalColumn(name="a", vocabulary=("Anvers",)), "1 category: Anvers"),
         (CategoricalColumn(name="a", vocabulary=("x", "y", "z")), "3 categories: x, y, z"),
         (CategoricalColumn(name="a", vocabulary=tuple("wxyz")), "4 categories: w, x, y, ..."),
         (

@@ -241,9 +241,7 @@ def test_a_run_is_chosen_by_id_and_name(
 
 def test_a_run_that_failed_has_no_model(workspace: Workspace) -> None:
     start_run(workspace, "train", job_id="job-9").finish("failed", "ValueError: no")
-    with pytest.raises(
-        ModelError, match=r"ended \(failed\) without a model: ValueError: no"
-    ) as raised:
+    with pytest.raises(ModelError, match=r"\(failed\) has no model: ValueError: no") as raised:
         export(name="tiny", workspace=workspace)
     assert "timonel logs job-9" in str(raised.value)
     assert list_runs(workspace, kind="export") == []
@@ -260,7 +258,7 @@ def test_the_last_run_is_the_newest_with_a_model(workspace: Workspace, export_fo
     assert steps[0] == (
         f"using {trained.id}: the last run, {stopped.run_id}, has no model (stopped)"
     )
-    with pytest.raises(ModelError, match=r"ended \(stopped\) without a model"):
+    with pytest.raises(ModelError, match=r"\(stopped\) has no model"):
         export(stopped.run_id, name="tiny", workspace=workspace)
 
 

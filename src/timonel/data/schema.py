@@ -201,7 +201,8 @@ class CategoricalColumn(WordColumn):
     def _shown(self) -> str:
         words = ", ".join(self.vocabulary[:3]) + (", ..." if len(self.vocabulary) > 3 else "")
         shown = words if len(words) <= 40 else f"{words[:40]}..."
-        return f"{len(self.vocabulary):,} categories: {shown}"
+        noun = "category" if len(self.vocabulary) == 1 else "categories"
+        return f"{len(self.vocabulary):,} {noun}: {shown}"
 
 
 class TextColumn(WordColumn):

@@ -236,7 +236,7 @@ def _checked(name: str, spec: tf.TensorSpec) -> tf.TensorSpec:
     if not spec.dtype.is_floating and not spec.dtype.is_integer and spec.dtype != tf.bool:
         raise SpecError(
             f"the input {name!r} holds {spec.dtype.name}, which devices cannot compute",
-            hint="convert a version that timonel exported, or save a signature 'tensor' of numbers",
+            hint="devices take the signature 'tensor': save one whose inputs are numbers",
         )
     if not spec.shape.rank or spec.shape[0] not in {None, 1}:
         raise SpecError(

@@ -16,6 +16,7 @@ from timonel.models.evaluation import accuracy, confusion_matrix
 from timonel.models.exports import ReferenceExample
 from timonel.models.schema import CheckResult, Export
 from timonel.storage.atomic import aside_dir
+from timonel.units import counted
 
 _TIMEOUT_S = 900.0
 _MOST_WRONG = {"int8": 0.05}
@@ -249,9 +250,9 @@ def _message(
     parts = [text]
     if found.from_records:
         parts.append(
-            f"{found.from_records} of them from the dataset's records, because their raw files "
-            "are missing or were changed"
+            f"{found.from_records} of them from the dataset's records, not from raw files "
+            "(missing, changed, or re-encoded by convert)"
         )
-    if expected > count:
-        parts.append(f"{expected - count} others were not found")
+    if others := expected - count:
+        parts.append(f"{counted(others, 'other')} {'was' if others == 1 else 'were'} not found")
     return "; ".join(parts)

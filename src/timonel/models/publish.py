@@ -240,7 +240,7 @@ def _savedmodel(record: RunRecord) -> Artifact:
     hint = "train with model.fit to its end, or call timonel.training.context().export(model)"
     if record.status == "failed":
         hint = f"see 'timonel logs {record.job_id or record.id}', fix the script, and train again"
-    raise ModelError(f"run {record.id} ended ({record.status}) without a model{reason}", hint=hint)
+    raise ModelError(f"run {record.id} ({record.status}) has no model{reason}", hint=hint)
 
 
 def _verified(folder: Path, artifact: Artifact) -> Export:

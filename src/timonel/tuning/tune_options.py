@@ -28,7 +28,7 @@ class StudyOptions(TypedDict, total=False):
             None,
             "'maximize' or 'minimize', for all metrics or for each.",
             STUDY,
-            computed="by the name of the metric",
+            computed="minimize a loss or an error, maximize an accuracy",
         ),
     ]
     trials: Annotated[int, Option(20, "Number of trials.", STUDY, least=1)]

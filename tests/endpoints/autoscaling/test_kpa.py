@@ -388,7 +388,7 @@ def test_a_new_panic_does_not_know_the_last_one() -> None:
     ("load", "words"),
     [
         (Load(None, None, 2, 2), "no measurements yet"),
-        (Load(35, 35, 4, 4), "concurrency 35 needs 5 at 7 each"),
+        (Load(35, 35, 4, 4), "concurrency 35, 7 per replica: needs 5"),
         (Load(35, 350, 4, 4), "panic: concurrency 350 in 6s, holds 50"),
         (Load(3500, 3500, 4, 4), "holds 500; limited to the maximum of 60 replicas"),
         (Load(1, 1, 20, 20), "needs 1, limited to 10 in one step"),

@@ -133,5 +133,5 @@ def test_bad_requests_are_refused(workspace: Workspace, tmp_path: Path) -> None:
     script = tmp_path / "empty.py"
     script.write_text("print('no model')")
     bare = train(script, workspace=workspace, progress=False, strategy="none")
-    with pytest.raises(ModelError, match="without a model"):
+    with pytest.raises(ModelError, match="has no model"):
         plan_fine_tuning(workspace, bare.id, {}, None)

@@ -32,6 +32,14 @@ def usable_words(
     return found.removed_from(texts), list(found.warnings(name, is_label=is_label))
 
 
+def keep_word(word: str, what: str, place: str) -> str:
+    """Return how to keep a text such as ``NA`` as a word."""
+    return (
+        f"to keep {word} as a {what}, write a schema with 'timonel data schema', add it to the "
+        f"{place}, and pass --schema"
+    )
+
+
 @dataclass(frozen=True)
 class Markers:
     """Cells by text that may stand for a missing value; those not in ``missing`` are words."""
@@ -61,7 +69,7 @@ class Markers:
             (
                 [text for text in self.counts if text in self.missing],
                 "no label" if is_label else "missing",
-                f"to make a {what} of it, list it in the {place} in a --schema",
+                keep_word("it", what, place),
             ),
             (
                 [text for text in self.counts if text not in self.missing],

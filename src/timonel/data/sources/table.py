@@ -50,7 +50,7 @@ from timonel.data.sources.inference import is_row_id
 from timonel.data.sources.kinds import KINDS, Image
 from timonel.data.sources.labels import LabelColumn
 from timonel.data.sources.listed import ListedFiles
-from timonel.data.sources.markers import MISSING_WORDS, usable_words
+from timonel.data.sources.markers import MISSING_WORDS, keep_word, usable_words
 from timonel.data.sources.roles import column_role
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
@@ -126,7 +126,7 @@ class TableSource(Source):
             dropped = "".join(f", {role.name}: {role.note}" for role in roles.values())
             raise DataError(
                 f"{self.location} has no feature columns besides the label {label!r}{dropped}",
-                hint="add columns, or keep one with --columns NAME=category",
+                hint="add columns, or keep one with --columns NAME=TYPE, such as number or text",
             )
         column = LabelColumn(self.location, file, label, given, self.options.labels)
         task, labels = column.read()
@@ -367,7 +367,7 @@ class TableSource(Source):
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
                 if text in MISSING_WORDS:
-                    hint = f"to make a class of it, list {text!r} in the labels in a --schema"
+                    hint = keep_word(repr(text), "class", "labels")
             error = UnusableError(
                 self._file.key(row),
                 f"{reason} in column {name!r} in {places[row]}",

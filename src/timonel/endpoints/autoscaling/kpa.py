@@ -153,7 +153,7 @@ def _by_load(
 
     state = _with_panic(now, by_panic / ready, state, policy)
     desired = limited(by_stable)
-    reason = f"{policy.metric} {stable:.4g} needs {desired} at {target:.4g} each"
+    reason = f"{policy.metric} {stable:.4g}, {target:.4g} per replica: needs {desired}"
     if not stable and not desired:
         reason = "no load"
     if by_stable != desired:

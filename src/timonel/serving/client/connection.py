@@ -142,7 +142,7 @@ _IMAGE_NAMES = ("_bytes", "image")
 class InstanceKind(Enum):
     """Kind of instance that a model expects."""
 
-    IMAGE = "an encoded image"
+    IMAGE = "image files"
     ROW = "a row of named values"
     TENSOR = "a tensor"
 

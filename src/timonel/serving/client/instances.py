@@ -146,11 +146,13 @@ def _rows_of_text(
         yield from _rows_of_csv(path, signature, notify)
         return
     # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
-    if suffix not in _TABLE_SUFFIXES and os.path.isfile(text):  # noqa: PTH113
-        raise _mismatch(item, signature)
-    if only is not None and isinstance(item, str) and suffix not in _FILE_SUFFIXES:
+    # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
+    is_file = os.path.isfile(text)  # noqa: PTH113
+    if only is not None and isinstance(item, str) and suffix not in _FILE_SUFFIXES and not is_file:
         yield _row("row", {only: text}, signature, strict=True)
         return
+    if suffix not in _TABLE_SUFFIXES:
+        raise _mismatch(item, signature)
     content = _read(path)
     try:
         decoded = content.decode("utf-8-sig")
@@ -373,15 +375,17 @@ def _missing(path: Path) -> NotFoundError:
 
 
 def _mismatch(item: object, signature: ClientSignature) -> InputError:
-    got = os.fspath(item) if isinstance(item, str | os.PathLike) else type(item).__name__
+    got = "an array" if hasattr(item, "shape") else type(item).__name__
+    if isinstance(item, str | os.PathLike):
+        got = repr(os.fspath(item))
     return InputError(
-        f"{signature.model} takes {signature.kind.value}, got {got!s}", hint=_hint(signature)
+        f"{signature.model} takes {signature.kind.value}, got {got}", hint=_hint(signature)
     )
 
 
 def _hint(signature: ClientSignature) -> str:
     if signature.kind is InstanceKind.IMAGE:
-        return "give image files"
+        return "give their paths, or their content as bytes"
     if signature.kind is InstanceKind.ROW:
         return f"give a CSV, JSON or dicts with {', '.join(i.name for i in signature.inputs)}"
     table = "a CSV, " if _takes_vectors(signature) else ""

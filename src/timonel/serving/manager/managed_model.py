@@ -402,7 +402,7 @@ def cure(error: StatusError) -> str:
         return "raise the time limit"
     if error.code is Code.FAILED_PRECONDITION:
         return "install what it needs"
-    return "export the model again"
+    return "restore its files, or export the model again"
 
 
 def first_line(error: StatusError) -> str:
