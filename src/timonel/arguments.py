@@ -80,7 +80,7 @@ def _annotations(function: Callable[..., Any], signature: inspect.Signature) -> 
     added = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
-        if not isinstance(parameter.annotation, str)
+        if not isinstance(parameter.annotation, str) and parameter.annotation is not parameter.empty
     }
     return {**added, **get_type_hints(function)}
 
