@@ -14,7 +14,6 @@ import pytest
 import typer
 
 import timonel
-from timonel.cli.commands.convert import parse_splits
 from timonel.cli.commands.predict import BATCH_OPTIONS, SINGLE_OPTIONS
 from timonel.cli.main import app
 from timonel.errors import SpecError
@@ -157,8 +156,6 @@ def plain(parameter: str, default: Any) -> Any:
     """Return a default in one spelling: an empty list is none, fractions are numbers."""
     if parameter == "workers":
         return str(default)  # 4 and "2:8" in Python, a text on the command line
-    if parameter == "splits" and isinstance(default, str):
-        return parse_splits(default)
     if parameter == "goal" and default is None:
         return "maximize"  # the command line takes a list, whose default is in the help
     return None if default in ([], (), {}) else default

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Unpack
 
 from google.protobuf.message import DecodeError
 
@@ -32,6 +32,7 @@ from timonel.batch.destination import (
 from timonel.batch.inputs import Inputs, find_inputs
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
 from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan_shards
+from timonel.batch.predict_options import BatchOptions
 from timonel.batch.readers import ReadImage
 from timonel.batch.remote import PortablePrediction
 from timonel.batch.shards import PredictionJournal, predict_all
@@ -49,9 +50,10 @@ from timonel.models.repository import workspace_models
 from timonel.models.row_evidence import read_row_evidence
 from timonel.models.runtime_choice import chosen_runtime, identity_of
 from timonel.models.versions import ModelVersion
+from timonel.options import documented, with_defaults
 from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
-from timonel.serving.signature import DEFAULT_SIGNATURE, Signature
+from timonel.serving.signature import Signature
 from timonel.storage import Workspace, digest_tree, is_local, normalise, quick_digest
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
@@ -107,30 +109,16 @@ class _Request:
 
 
 @checked()
-def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
+@documented(BatchOptions)
+def predict_batch(
     model: str | os.PathLike[str],
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     version: int | None = None,
-    signature: str = DEFAULT_SIGNATURE,
-    split: str | None = None,
-    input_format: str | None = None,
-    format: str | None = None,  # noqa: A002 - the name of the option
-    key: str | None = None,
-    keep: Sequence[str] = (),
-    batch_size: int | None = None,
-    max_errors: float = 0.01,
-    allow_http: bool = False,
-    allow_private: bool = False,
-    raw: bool = False,
-    overwrite: bool = False,
-    runner: str = "local",
-    beam: str = "",
-    allow_ops: Sequence[str] = (),
-    op_libraries: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    **options: Unpack[BatchOptions],
 ) -> BatchPrediction:
     """Predict all rows of files with one version of a model.
 
@@ -144,29 +132,9 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         out: The file to write: ``.parquet``, ``.jsonl``, ``.csv`` or ``.tfrecord``. A name without
             a suffix is a folder of shards. A path, or a URI in a bucket.
         version: The version; by default the newest.
-        signature: The signature to run.
-        split: Split of the dataset to predict. The output has its keys and true labels.
-        input_format: ``images``, ``csv``, ``jsonl``, ``parquet`` or ``tfrecord``, if the names of
-            the files do not show it.
-        format: ``parquet``, ``jsonl``, ``csv`` or ``tfrecord``, for a folder.
-        key: Column with the keys. By default, keys are paths of images relative to their folder,
-            and ``<file>#<number>`` for rows.
-        keep: Columns of the input to copy to the output.
-        batch_size: Rows per batch; by default 32 images, or as many rows as fill 1 MiB, if the
-            version has evidence that they are independent, else one.
-        max_errors: Greatest fraction of rows without a prediction. They are listed in a file; if
-            there are more, the call fails.
-        allow_http: Read images that a table names over plain http, too.
-        allow_private: Read them from loopback and private addresses, too.
-        raw: Write texts to CSV as they are. By default those that a spreadsheet would take for a
-            formula, such as ``=1+1``, start with an apostrophe.
-        overwrite: Replace existing predictions.
-        runner: Where shards are predicted: ``local``, ``beam``, or a plug-in's name.
-        beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
-        allow_ops: Trusted operations of the model, such as ``ReadFile``.
-        op_libraries: Packages, or paths of ``.so`` files, with operations of the model.
         workspace: The workspace with the model, which records the run.
         progress: Called with the number of finished and of all rows, at most ten times a second.
+        **options: See `BatchOptions`.
 
     Raises:
         NotFoundError: The model or a file does not exist.
@@ -174,11 +142,15 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         DataError: The input cannot be read, or too many rows have no prediction.
         ModelError: The model cannot be loaded.
     """
+    given = with_defaults(BatchOptions, options)
+    max_errors, batch_size, overwrite = (
+        given["max_errors"], given["batch_size"], given["overwrite"],
+    )  # fmt: skip
     if not 0 <= max_errors <= 1:
         raise SpecError(f"expected a fraction of errors from 0 to 1, got {max_errors:g}")
     if batch_size is not None and batch_size < 1:
         raise SpecError(f"the batch size must be positive, got {batch_size}")
-    chosen_runner = _runner(runner, beam)
+    chosen_runner = _runner(given["runner"], given["beam"])
     uri = normalise(out)
     if is_local(uri) and Path(uri).is_symlink():
         uri = str(Path(uri).resolve())
@@ -186,7 +158,7 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
         raise SpecError(
             f"predictions cannot be written to {uri}", hint="use a path, s3:// or gs://"
         )
-    file_format, is_folder = output_format(PurePosixPath(uri), format)
+    file_format, is_folder = output_format(PurePosixPath(uri), given["format"])
     output = Output(uri, is_folder)
     paths = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
     check_overlap(uri, paths)
@@ -195,21 +167,21 @@ def predict_batch(  # noqa: PLR0913 - the façade of the command line's options
     request = _Request(
         reference=_reference(model),
         version=version,
-        signature=signature,
+        signature=given["signature"],
         paths=paths,
-        found=find_inputs(paths, split, input_format),
+        found=find_inputs(paths, given["split"], given["input_format"]),
         output=output,
         format=file_format,
         overwrite=overwrite,
-        key=key,
-        keep=tuple(keep),
+        key=given["key"],
+        keep=tuple(given["keep"]),
         batch_size=None if batch_size is None else int(batch_size),
-        allow_http=allow_http,
-        allow_private=allow_private,
-        raw=raw,
+        allow_http=given["allow_http"],
+        allow_private=given["allow_private"],
+        raw=given["raw"],
         runner=chosen_runner,
-        allow_ops=tuple(allow_ops),
-        op_libraries=tuple(op_libraries),
+        allow_ops=tuple(given["allow_ops"]),
+        op_libraries=tuple(given["op_libraries"]),
     )
     place = workspace_for(workspace, [request.reference])
     with locked(journal, output.path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -126,8 +126,10 @@ def _value_type(kind: Any) -> Any:
     parts = get_args(kind) if get_origin(kind) in {Union, UnionType} else (kind,)
     kinds = [each for each in parts if each is not NoneType]
     origins = [get_origin(each) or each for each in kinds]
-    if Sequence in origins:
+    if Sequence in origins or Mapping in origins:
         return list[str]
+    if tuple in origins or Any in kinds:
+        return str
     if os.PathLike in origins:
         return Path
     return str if str in kinds else kinds[0]

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from timonel._version import __version__
 from timonel.arguments import checked
 from timonel.data.assignment import assign
 from timonel.data.catalogue import Catalogue
+from timonel.data.convert_options import ConvertOptions
 from timonel.data.dataset import Dataset
 from timonel.data.description import Planned, finish
 from timonel.data.destination import (
@@ -32,18 +33,16 @@ from timonel.data.destination import (
     published,
     unfinished,
 )
-from timonel.data.given_schema import GivenSchema, of_source, read_schema
+from timonel.data.given_schema import of_source, read_schema, source_options
 from timonel.data.manifest import Manifest, Rejected, SourceInfo
 from timonel.data.progress import Progress, ShardProgress, reported
-from timonel.data.rejected import DEFAULT_LIMIT, check_limit, write_rejected
+from timonel.data.rejected import check_limit, write_rejected
 from timonel.data.runners import Runner, choose_runner
 from timonel.data.schema import (
     Compression,
-    ImageCheck,
     Task,
     check_compression,
     labels_of,
-    parse_column_type,
     sort_labels,
 )
 from timonel.data.shards import ConversionJournal, Job, plan_digest, plan_shards
@@ -53,6 +52,7 @@ from timonel.data.sources.frames import Frame, locate
 from timonel.data.splits import Fractions, check_fractions
 from timonel.data.summary import warnings_of
 from timonel.errors import DataError, SpecError
+from timonel.options import documented, with_defaults
 from timonel.storage import (
     Workspace,
     find_workspace,
@@ -87,39 +87,15 @@ class _Request:
 
 
 @checked()
-def convert(  # noqa: PLR0913 - the façade of the command line's options
+@documented(ConvertOptions)
+def convert(
     source: str | os.PathLike[str] | Frame,
     destination: str | os.PathLike[str],
     *,
-    kind: str = "auto",
-    label: str | None = None,
-    splits: Sequence[float] | None = None,
-    seed: int = 0,
-    shards: int | None = None,
-    shard_bytes: str | int = "64MB",
-    compression: Compression = "none",
-    overwrite: bool = False,
-    max_rejected: float = DEFAULT_LIMIT,
-    runner: str = "local",
-    beam: str = "",
-    columns: Mapping[str, str] | None = None,
-    task: Task | None = None,
-    group_by: str | None = None,
-    schema: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema | None = None,
-    max_vocabulary: int = 1000,
-    folders: Literal["auto", "labels", "splits"] = "auto",
-    image_size: tuple[int, int] | None = None,
-    image_format: Literal["jpeg", "png", "webp"] | None = None,
-    quality: int | None = None,
-    check: ImageCheck = "structure",
-    allow_http: bool = False,
-    allow_private: bool = False,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    column_names: Sequence[str] = (),
     workspace: Workspace | str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     scanning: Progress | None = None,
+    **options: Unpack[ConvertOptions],
 ) -> Dataset:
     """Convert images or a table to sharded TFRecords with a manifest.
 
@@ -132,50 +108,12 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
             and ``test`` of such folders; a table of rows, or of image files with their labels: a
             file, folder or pattern of CSV, Parquet or JSON lines, or a DataFrame. Paths and URIs.
         destination: The folder to create, or its URI in a bucket.
-        kind: ``images``, ``table``, or ``auto`` to detect it.
-        label: The label column of a table.
-        splits: Approximate fractions of train, validation and test; two are train and validation.
-            Records are divided by hashes, so the shares of each label vary. By default the splits
-            of the source, else 0.8, 0.1, 0.1.
-        seed: Seed of division and order.
-        shards: Number of shards of the training split; by default computed from the size.
-        shard_bytes: Approximate maximum size of a shard, before compression.
-        compression: ``none`` or ``gzip``. Files of images hardly get smaller.
-        overwrite: Replace an existing dataset at the destination.
-        max_rejected: Greatest fraction of unusable records. The dataset lists them in
-            ``rejected.jsonl``; if there are more, the conversion fails.
-        runner: Where shards are written: ``local``, ``beam``, or a plug-in's name.
-        beam: Options of Apache Beam's pipeline, such as ``runner=FlinkRunner,flink_master=...``.
-        columns: Types of a table's columns that override the inferred ones: ``number`` (``float``,
-            ``int``), ``category`` (``string``), ``text``, ``date`` (``dmy``, ``mdy``), ``bytes``,
-            ``numbers``, ``image``, ``mask``, ``boxes``, ``json``, ``split`` or ``drop``.
-        task: ``classification``, ``multilabel`` (several labels per row, as ``a|b`` or a list) or
-            ``regression``, to override the inferred task.
-        group_by: Column of a table whose equal values keep rows in one split, such as a patient.
-        schema: YAML or JSON file, mapping or dataset with columns, labels and vocabularies; see
-            `timonel.data.schema_of`. Nothing is inferred, labels keep their numbers, and columns or
-            labels that are not listed are errors.
-        max_vocabulary: Words of a category or text; rarer ones count as unknown, with a warning.
-        folders: Whether the top-level folders name ``labels`` or ``splits``.
-        image_size: Height and width. Larger images are scaled down to cover it, with their aspect
-            ratio, so that `load` with this ``image_size`` loses nothing. Others are unchanged.
-        image_format: ``jpeg``, ``png`` or ``webp``, to re-encode images of other formats.
-        quality: Quality of JPEG and WebP images, 1 to 100, to re-encode all of them; otherwise 90
-            for those that ``image_size`` or ``image_format`` changes.
-        check: ``structure`` walks through the segments of a JPEG or PNG image, which finds
-            truncated and overwritten files, and decodes other formats; ``decode`` decodes all
-            images.
-        allow_http: Read images that a table names over plain http, too.
-        allow_private: Read them from loopback and private addresses, too. Both do not apply to the
-            server of the table itself.
-        delimiter: What separates the values of a CSV file; detected by default.
-        encoding: Encoding of a CSV or JSON lines file; detected by default.
-        column_names: Names of the columns of a CSV file that has no header.
         workspace: The workspace that records the run.
         progress: Called with the number of converted and of all records, at most ten times a
             second.
         scanning: Called before, with the number of records found so far and 0, then with the
             number of planned and of all records, at most ten times a second.
+        **options: See `ConvertOptions`.
 
     Raises:
         InputError: A path or an option is wrong.
@@ -183,35 +121,24 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     """
     check_paths(source, destination)
     location, uri = locate(source), follow_link(normalise(destination))
-    fractions = None if splits is None else check_fractions(splits)
-    size = parse_bytes(shard_bytes)
     if is_local(uri) and location.is_local:
         check_overlap(location.path, Path(uri))
-    options = SourceOptions(
-        **_schema_options(schema, location, label, columns, task, group_by),
-        max_vocabulary=max_vocabulary,
-        folders=folders,
-        **_image_options(image_size, image_format, quality, check),
-        allow_http=allow_http,
-        allow_private=allow_private,
-        delimiter=delimiter,
-        encoding=encoding,
-        column_names=tuple(column_names),
-    )
-    chosen = choose_source(location, options, kind)(location, options)
+    given: Mapping[str, Any] = with_defaults(ConvertOptions, options)
+    _check_images(given)
+    of_source_ = SourceOptions(**_source_options(given, location))
     request = _Request(
-        chosen,
-        uri,
-        fractions,
-        seed,
-        shards,
-        size,
-        check_compression(compression),
-        overwrite,
-        check_limit(max_rejected),
-        choose_runner(runner, beam),
-        progress,
-        scanning,
+        source=choose_source(location, of_source_, given["kind"])(location, of_source_),
+        uri=uri,
+        fractions=None if given["splits"] is None else check_fractions(given["splits"]),
+        seed=given["seed"],
+        shards=given["shards"],
+        shard_bytes=parse_bytes(given["shard_bytes"]),
+        compression=check_compression(given["compression"]),
+        overwrite=given["overwrite"],
+        max_rejected=check_limit(given["max_rejected"]),
+        runner=choose_runner(given["runner"], given["beam"]),
+        progress=progress,
+        scanning=scanning,
     )
     place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
     dataset = _convert(request, place)
@@ -221,34 +148,26 @@ def convert(  # noqa: PLR0913 - the façade of the command line's options
     return dataset
 
 
-def _image_options(
-    size: Sequence[int] | None, format_: str | None, quality: int | None, check: str
-) -> dict[str, Any]:
+def _check_images(given: Mapping[str, Any]) -> None:
+    size, quality = given["image_size"], given["quality"]
     if size is not None and min(size) < 1:
         raise SpecError(f"expected image_size as (height, width), got {tuple(size)}")
     if quality is not None and not 1 <= quality <= 100:
         raise SpecError(f"expected a quality from 1 to 100, got {quality}")
-    return {"image_size": size, "image_format": format_, "quality": quality, "check": check}
 
 
-def _schema_options(
-    schema: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema | None,
-    source: Location,
-    label: str | None,
-    columns: Mapping[str, str] | None,
-    task: Task | None,
-    group_by: str | None,
-) -> dict[str, Any]:
-    types = {name: parse_column_type(word) for name, word in (columns or {}).items()}
-    given = {"label": label, "columns": types, "task": task, "group_by": group_by}
-    if schema is None:
-        return of_source(source, given)
-    found = read_schema(schema).options()
-    if both := [name for name, value in given.items() if value and found[name]]:
+def _source_options(given: Mapping[str, Any], source: Location) -> dict[str, Any]:
+    """Return fields of `SourceOptions`, with those of a schema or of a dataset as the source."""
+    fields = source_options(given)
+    typed = {name: fields[name] for name in ("label", "columns", "task", "group_by")}
+    if given["schema"] is None:
+        return {**fields, **of_source(source, typed)}
+    found = read_schema(given["schema"]).options()
+    if both := [name for name, value in typed.items() if value and found[name]]:
         raise SpecError(
             f"a schema and {both[0]} exclude each other", hint=f"set {both[0]} in the schema"
         )
-    return {**found, **{name: value for name, value in given.items() if value}}
+    return {**fields, **found, **{name: value for name, value in typed.items() if value}}
 
 
 def _convert(request: _Request, workspace: Workspace) -> Dataset:

@@ -16,7 +16,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import yaml  # type: ignore[import-untyped] # no stubs
 from pydantic import (
@@ -28,6 +28,7 @@ from pydantic import (
     model_validator,
 )
 
+from timonel.data.convert_options import SchemaOptions
 from timonel.data.manifest import Manifest
 from timonel.data.schema import (
     ColumnRole,
@@ -45,6 +46,7 @@ from timonel.data.sources.applicable import check_applicable
 from timonel.data.sources.frames import Frame, locate
 from timonel.data.sources.recordfiles import dataset_manifest
 from timonel.errors import InputError, NotFoundError, SpecError
+from timonel.options import documented, with_defaults
 from timonel.storage.location import Location
 from timonel.storage.yaml_text import PlainLoader, yaml_problem
 
@@ -183,17 +185,9 @@ def read_schema(given: str | os.PathLike[str] | Mapping[str, Any] | GivenSchema)
     return _parsed(body, str(file))
 
 
-def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the schema
-    source: str | os.PathLike[str] | Frame,
-    *,
-    kind: str = "auto",
-    label: str | None = None,
-    columns: GivenColumns | None = None,
-    task: Task | None = None,
-    group_by: str | None = None,
-    delimiter: str | None = None,
-    encoding: str | None = None,
-    column_names: Sequence[str] = (),
+@documented(SchemaOptions)
+def schema_of(
+    source: str | os.PathLike[str] | Frame, **options: Unpack[SchemaOptions]
 ) -> GivenSchema:
     """Return the schema that `convert` would infer for a source, or the one of a dataset.
 
@@ -201,14 +195,7 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
 
     Args:
         source: What `convert` takes, or a dataset.
-        kind: See `convert`, as for the other options.
-        label: The label column of a table.
-        columns: Column types that override the inferred ones.
-        task: Task that overrides the inferred one.
-        group_by: Column whose equal values keep rows in one split.
-        delimiter: What separates the values of a CSV file.
-        encoding: Encoding of a CSV or JSON lines file.
-        column_names: Names of the columns of a CSV file without a header.
+        **options: See `SchemaOptions`.
 
     Raises:
         InputError: The source cannot be read, or an option is wrong.
@@ -217,22 +204,22 @@ def schema_of(  # noqa: PLR0913 - the options of a conversion that concern the s
     location = locate(source)
     if (manifest := dataset_manifest(location)) is not None:
         return _of_dataset(manifest)
-    options = SourceOptions(
-        label=label,
-        columns={name: parse_column_type(word) for name, word in (columns or {}).items()},
-        task=task,
-        group_by=group_by,
-        delimiter=delimiter,
-        encoding=encoding,
-        column_names=tuple(column_names),
-    )
-    chosen = choose_source(location, options, kind)(location, options)
+    given = with_defaults(SchemaOptions, options)
+    of_the_source = SourceOptions(**source_options(given))
+    chosen = choose_source(location, of_the_source, given["kind"])(location, of_the_source)
     scan = chosen.scan()
     check_applicable(chosen, scan)
     found = {str(entry.label) for entry in scan.entries} if scan.task != "regression" else set()
     if scan.task == "multilabel":
         found = {each for labels in found for each in labels_of(labels)}
     return _of_columns(scan.columns, scan.task, sort_labels(found), {})
+
+
+def source_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `SourceOptions` among options, with the types of columns parsed."""
+    fields = {name: given[name] for name in SourceOptions.model_fields if name in given}
+    columns = {name: parse_column_type(word) for name, word in (given["columns"] or {}).items()}
+    return {**fields, "columns": columns, "column_names": tuple(given["column_names"])}
 
 
 def of_source(location: Location, given: Mapping[str, Any]) -> dict[str, Any]:

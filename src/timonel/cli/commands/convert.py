@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
 from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.data.schema import COLUMN_TYPE_NAMES, parse_column_type
+from timonel.data.convert_options import ConvertOptions
+from timonel.data.schema import parse_column_type
 from timonel.errors import SpecError
 
 app = single()
 
 
 @app.command(cls=StyledCommand)
+@takes(ConvertOptions)
 def convert(
     ctx: typer.Context,
     source: Annotated[
@@ -28,105 +32,8 @@ def convert(
     destination: Annotated[
         str, typer.Argument(help="Folder of the new dataset, or its URI in a bucket.")
     ],
-    *,
-    kind: Annotated[
-        Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
-    ] = "auto",
-    label: Annotated[str | None, typer.Option(help="Label column of a table.")] = None,
-    splits: Annotated[
-        str | None,
-        typer.Option(
-            help="Approximate fractions of train, validation and test; two values are train and "
-            "validation. [default: the splits of the source, else 0.8,0.1,0.1]"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split and the order.")] = 0,
-    shards: Annotated[
-        int | None, typer.Option(help="Number of training shards. [default: by size]")
-    ] = None,
-    shard_bytes: Annotated[str, typer.Option(help="Maximum size of a shard.")] = "64MB",
-    compression: Annotated[
-        Literal["none", "gzip"], typer.Option(help="Compression of the shards.")
-    ] = "none",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing dataset.")
-    ] = False,
-    max_rejected: Annotated[
-        float, typer.Option(help="Greatest fraction of unusable records.")
-    ] = 0.01,
-    runner: Annotated[str, typer.Option(help="Where shards are written: local or beam.")] = "local",
-    beam: Annotated[
-        str,
-        typer.Option(help="Options of Apache Beam's pipeline.", metavar="NAME=VALUE,..."),
-    ] = "",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"Override inferred types of columns: {COLUMN_TYPE_NAMES}; separated by commas, "
-            "or repeated.",
-            metavar="NAME=TYPE,...",
-        ),
-    ] = None,
-    task: Annotated[
-        Literal["classification", "multilabel", "regression"] | None,
-        typer.Option(help="Override the inferred task."),
-    ] = None,
-    group_by: Annotated[
-        str | None,
-        typer.Option(help="Column of a table whose equal values keep rows in one split."),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            help="YAML or JSON file with columns and labels, as of 'timonel data schema', or a "
-            "dataset whose columns, labels and vocabularies to keep. Nothing is inferred.",
-        ),
-    ] = None,
-    max_vocabulary: Annotated[
-        int, typer.Option(min=1, help="Words of a category or text; rarer ones count as unknown.")
-    ] = 1000,
-    folders: Annotated[
-        Literal["auto", "labels", "splits"],
-        typer.Option(help="Meaning of the top-level folders of images."),
-    ] = "auto",
-    image_size: Annotated[
-        str | None,
-        typer.Option(
-            help="Scale larger images down to cover this size. [default: unchanged]",
-            metavar="HEIGHT,WIDTH",
-        ),
-    ] = None,
-    image_format: Annotated[
-        Literal["jpeg", "png", "webp"] | None,
-        typer.Option("--image-format", help="Re-encode images of other formats."),
-    ] = None,
-    quality: Annotated[
-        int | None, typer.Option(help="Re-encode JPEG and WebP images with this quality (1-100).")
-    ] = None,
-    check: Annotated[
-        Literal["structure", "decode"],
-        typer.Option(help="How to check JPEG and PNG images; others are always decoded."),
-    ] = "structure",
-    allow_http: Annotated[
-        bool, typer.Option("--allow-http", help="Read listed images over plain http, too.")
-    ] = False,
-    allow_private: Annotated[
-        bool,
-        typer.Option("--allow-private", help="Read listed images from private addresses, too."),
-    ] = False,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(help="What separates the values of a CSV file. [default: detected]"),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(help="Encoding of a CSV or JSON lines file. [default: detected]"),
-    ] = None,
-    column_names: Annotated[
-        str | None,
-        typer.Option(help="Column names of a CSV file without a header.", metavar="NAME,..."),
-    ] = None,
     json: Json = False,
+    **options: Any,
 ) -> None:
     """Convert a folder of images or a table to a dataset.
 
@@ -149,35 +56,10 @@ def convert(
         dataset = timonel.convert(
             source,
             destination,
-            kind=kind,
-            label=label,
-            splits=None if splits is None else parse_splits(splits),
-            seed=seed,
-            shards=shards,
-            shard_bytes=shard_bytes,
-            compression=compression,
-            overwrite=overwrite,
-            max_rejected=max_rejected,
-            runner=runner,
-            beam=beam,
-            columns=parse_columns(columns or []),
-            task=task,
-            group_by=group_by,
-            schema=schema,
-            max_vocabulary=max_vocabulary,
-            folders=folders,
-            image_size=None if image_size is None else parse_size(image_size),
-            image_format=image_format,
-            quality=quality,
-            check=check,
-            allow_http=allow_http,
-            allow_private=allow_private,
-            delimiter=delimiter,
-            encoding=encoding,
-            column_names=parse_names(column_names or ""),
             workspace=settings.workspace,
             progress=progress,
             scanning=progress.scanning,
+            **parsed(options),
         )
     settings.mention_shared_workspace()
     if json:
@@ -187,6 +69,20 @@ def convert(
     settings.remarks().print(
         f"next: timonel train train.py --data {destination}", style="dim", soft_wrap=True
     )
+
+
+def parsed(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the given options of a source, with their texts parsed."""
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "splits": lambda words: parse_splits(",".join(words)),
+        "image_size": parse_size,
+        "columns": parse_columns,
+        "column_names": lambda words: parse_names(",".join(words)),
+    }
+    return {
+        name: parsers[name](value) if name in parsers else value
+        for name, value in given(options).items()
+    }
 
 
 def parse_splits(text: str) -> tuple[float, ...]:

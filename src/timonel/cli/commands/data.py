@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from timonel.cli import completion
-from timonel.cli.commands.convert import convert, parse_columns, parse_names
+from timonel.cli.commands.convert import convert, parsed
 from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.options import takes
 from timonel.cli.settings import GlobalOptions
+from timonel.data.convert_options import SchemaOptions
 
 app = noun("Convert, list, show, verify, inspect and compare datasets.")
 app.command("convert", cls=StyledCommand)(convert)
@@ -58,32 +60,11 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
 
 
 @app.command(cls=StyledCommand)
+@takes(SchemaOptions)
 def schema(
     source: Annotated[str, typer.Argument(help="What 'timonel convert' takes, or a dataset.")],
-    *,
-    kind: Annotated[
-        Literal["auto", "images", "table"], typer.Option(help="Type of the source.")
-    ] = "auto",
-    label: Annotated[str | None, typer.Option(help="Label column of a table.")] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Types of columns that override the inferred ones.", metavar="NAME=TYPE,..."
-        ),
-    ] = None,
-    task: Annotated[
-        Literal["classification", "multilabel", "regression"] | None,
-        typer.Option(help="Override the inferred task."),
-    ] = None,
-    group_by: Annotated[
-        str | None, typer.Option(help="Column whose equal values keep rows in one split.")
-    ] = None,
-    delimiter: Annotated[str | None, typer.Option(help="Separator of a CSV file.")] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of a text file.")] = None,
-    column_names: Annotated[
-        str | None, typer.Option(help="Column names of a CSV file without a header.")
-    ] = None,
     json: Json = False,
+    **options: Any,
 ) -> None:
     """Print the schema of a source, for 'timonel convert --schema'.
 
@@ -94,17 +75,7 @@ def schema(
     from timonel.cli.render.output import print_json
     from timonel.data import schema_of
 
-    found = schema_of(
-        source,
-        kind=kind,
-        label=label,
-        columns=parse_columns(columns or []),
-        task=task,
-        group_by=group_by,
-        delimiter=delimiter,
-        encoding=encoding,
-        column_names=parse_names(column_names or ""),
-    )
+    found = schema_of(source, **parsed(options))
     if json:
         print_json(found.model_dump(mode="json"))
     else:

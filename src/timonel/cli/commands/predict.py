@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
+from timonel.batch.predict_options import BATCH, BatchOptions
 from timonel.cli import completion
 from timonel.cli.groups import Json, StyledCommand, single
 from timonel.cli.options import given, is_given, takes
@@ -18,16 +19,15 @@ from timonel.models.safety.trust_options import TrustOptions
 
 app = single()
 
-BATCH = "Batch prediction"
 SINGLE_OPTIONS = ("top", "api_key_file", "tls_ca")
 BATCH_OPTIONS = (
-    *("out", "split", "key", "keep", "input_format", "format", "signature", "batch_size"),
-    *("max_errors", "allow_http", "allow_private", "raw", "overwrite", "runner", "beam"),
+    "out",
+    *(name for name in BatchOptions.__annotations__ if name not in TrustOptions.__annotations__),
 )
 
 
 @app.command(cls=StyledCommand)
-@takes(TrustOptions)
+@takes(BatchOptions)
 def predict(
     ctx: typer.Context,
     model: Annotated[
@@ -74,89 +74,8 @@ def predict(
             rich_help_panel=BATCH,
         ),
     ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split of a dataset to predict.", rich_help_panel=BATCH)
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            help="Column with the keys. [default: path of the image, or FILE#ROW]",
-            rich_help_panel=BATCH,
-        ),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option(
-            help="Columns to copy to the output.", metavar="COLUMN,...", rich_help_panel=BATCH
-        ),
-    ] = None,
-    input_format: Annotated[
-        Literal["images", "csv", "jsonl", "parquet", "tfrecord"] | None,
-        typer.Option(
-            help="Format of the input. [default: by the names of the files]", rich_help_panel=BATCH
-        ),
-    ] = None,
-    format: Annotated[  # noqa: A002 - the name of the option
-        Literal["parquet", "jsonl", "csv", "tfrecord"] | None,
-        typer.Option(
-            help="Format of a folder of predictions. [default: parquet]", rich_help_panel=BATCH
-        ),
-    ] = None,
-    signature: Annotated[
-        str, typer.Option(help="Signature of the model to run.", rich_help_panel=BATCH)
-    ] = "serving_default",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Rows per batch. [default: 32 images, or the rows that fill 1 MiB, if the version "
-            "has evidence that rows are independent, else 1]",
-            rich_help_panel=BATCH,
-        ),
-    ] = None,
-    max_errors: Annotated[
-        float,
-        typer.Option(help="Greatest fraction of rows without a prediction.", rich_help_panel=BATCH),
-    ] = 0.01,
-    allow_http: Annotated[
-        bool,
-        typer.Option(
-            "--allow-http", help="Read listed images over plain http, too.", rich_help_panel=BATCH
-        ),
-    ] = False,
-    allow_private: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private",
-            help="Read listed images from private addresses, too.",
-            rich_help_panel=BATCH,
-        ),
-    ] = False,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw",
-            help="Write texts that look like formulas to CSV without an apostrophe.",
-            rich_help_panel=BATCH,
-        ),
-    ] = False,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace existing predictions.", rich_help_panel=BATCH),
-    ] = False,
-    runner: Annotated[
-        str,
-        typer.Option(help="Where shards are predicted: local or beam.", rich_help_panel=BATCH),
-    ] = "local",
-    beam: Annotated[
-        str,
-        typer.Option(
-            help="Options of Apache Beam's pipeline.",
-            metavar="NAME=VALUE,...",
-            rich_help_panel=BATCH,
-        ),
-    ] = "",
     json: Json = False,
-    **trust: Any,
+    **options: Any,
 ) -> None:
     """Get predictions from a model for files or rows.
 
@@ -179,21 +98,7 @@ def predict(
             inputs=batch,
             out=out,
             version=version,
-            signature=signature,
-            split=split,
-            input_format=input_format,
-            format=format,
-            key=key,
-            keep=[name.strip() for name in keep.split(",")] if keep else [],
-            batch_size=batch_size,
-            max_errors=max_errors,
-            allow_http=allow_http,
-            allow_private=allow_private,
-            raw=raw,
-            overwrite=overwrite,
-            runner=runner,
-            beam=beam,
-            **given(trust),
+            **_parsed(options),
         )
         return
     if not inputs:
@@ -213,12 +118,19 @@ def predict(
         api_key=None if api_key_file is None else _key_in(api_key_file),
         tls_ca=tls_ca,
         notify=lambda line: remarks.print(line, style="dim", soft_wrap=True),
-        **given(trust),
+        **given({name: options[name] for name in TrustOptions.__annotations__}),
     )
     if json:
         print_json({"predictions": [render.prediction_json(each) for each in answers]})
     else:
         console().print(render.predictions_page(answers, top=top), soft_wrap=True)
+
+
+def _parsed(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the given options, with the names of columns to keep as a list."""
+    found = given(options)
+    words = ",".join(found.get("keep", ())).split(",")
+    return {**found, "keep": [word.strip() for word in words if word.strip()]}
 
 
 def _reject_both(ctx: typer.Context, inputs: list[str] | None, options: Sequence[str]) -> None:

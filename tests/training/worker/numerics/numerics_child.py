@@ -178,9 +178,7 @@ def of_accumulation(alone: Any, mirrored: Any) -> dict[str, Any]:
 
 
 def of_central_storage(alone: Any) -> dict[str, float]:
-    strategy = strategies.build(
-        "central-storage", ALONE, Settings.of({"devices_per_worker": 2})
-    )
+    strategy = strategies.build("central-storage", ALONE, Settings.of({"devices_per_worker": 2}))
     assert strategy.num_replicas_in_sync == 2
     if FLAVOUR == "keras":
         keras_fit.fix_shared_metrics()
