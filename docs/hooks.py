@@ -12,11 +12,13 @@ import typer
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
 
+from timonel.batch.predict_options import BatchOptions
 from timonel.cli.catalogue import ENTRIES
 from timonel.cli.defaults import PROTECTIVE, PROTECTIVE_COMMANDS, VARIABLES
 from timonel.cli.groups import help_record
 from timonel.cli.main import app
-from timonel.edge.convert_options import ConvertOptions
+from timonel.data.convert_options import ConvertOptions
+from timonel.edge.convert_options import ConvertOptions as ModelConvertOptions
 from timonel.endpoints.autoscaling import policy
 from timonel.endpoints.autoscaling.policy_files import parse_policy
 from timonel.endpoints.deploy_options import DeployOptions
@@ -73,6 +75,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {
         "reference/cli.md": command_line(),
+        "reference/convert.md": python_options("convert", ConvertOptions),
         "reference/train.md": python_options("train", TrainOptions),
         "reference/tune.md": python_options("tune", TuneOptions),
         "reference/tuning-yaml.md": tuning_yaml(),
@@ -80,7 +83,10 @@ def on_files(files: Files, config: Any) -> Files:
         "reference/serve.md": python_options("serve", ServeOptions),
         "reference/deploy.md": python_options("deploy", DeployOptions),
         "reference/models-convert.md": python_options(
-            "edge.convert_version", ConvertOptions, "models convert"
+            "edge.convert_version", ModelConvertOptions, "models convert"
+        ),
+        "reference/predict-batch.md": python_options(
+            "predict_batch", BatchOptions, "predict --batch"
         ),
         "reference/errors.md": errors(),
         "changelog.md": Path(config.config_file_path).with_name("CHANGELOG.md").read_text(),
