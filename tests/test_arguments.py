@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,3 +85,40 @@ def test_other_names_and_values(given: dict[str, Any], message: str) -> None:
 def test_an_argument_that_is_missing() -> None:
     with pytest.raises(SpecError, match=r"read\(\): missing a required argument: 'path'"):
         read()  # type: ignore[call-arg] # the error
+
+
+class Reader:
+    """Object with a checked method."""
+
+    @checked()
+    def seek(self, place: int) -> int:
+        return place
+
+
+def test_a_method_needs_no_annotation_of_itself() -> None:
+    assert Reader().seek(3) == 3
+    with pytest.raises(SpecError, match="expected place= as a whole number"):
+        Reader().seek("3")  # type: ignore[arg-type]
+
+
+def add(x: int = 1, **options: Any) -> str:
+    return f"{x} {options}"
+
+
+add.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # as of documented functions
+    [
+        inspect.Parameter(
+            "x", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=1, annotation="int"
+        ),
+        inspect.Parameter("size", inspect.Parameter.KEYWORD_ONLY, default=2, annotation=int),
+    ]
+)
+
+
+def test_options_of_documented_functions_are_checked() -> None:
+    call = checked("write {name}={value} elsewhere")(add)
+    assert call(3, size=4) == "3 {'size': 4}"
+    with pytest.raises(SpecError, match="expected size= as a whole number, got 'b'"):
+        call(size="b")
+    with pytest.raises(SpecError, match="no argument 'colour': write colour='red' elsewhere"):
+        call(colour="red")

@@ -70,6 +70,7 @@ def test_an_interrupted_demo_leaves_no_process_and_is_continued(
     wait_until_alone(here)
 
 
+@pytest.mark.process
 def test_a_folder_with_other_files_is_refused(here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "thesis.tex").write_text("x")

@@ -149,7 +149,7 @@ def test_logs_without_output_say_why_on_the_error_stream(
     assert (shown.exit_code, shown.out) == (0, "")
     assert shown.err == f"train-1 has no output and is pending: {message}\n"
     assert timonel("--quiet", "logs", "last").err == ""
-    assert timonel("logs", "last", "--task", "worker-0").err == ""
+    assert timonel("logs", "last", "worker-0").err == ""
     lines.append(LogLine(task_id="worker-0", text="trained"))
     shown = timonel("logs", "last")
     assert (shown.out, shown.err) == ("trained\n", "")

@@ -51,7 +51,7 @@ def test_options_that_do_not_apply_are_refused(
     if kind == "records":
         source = write_records(tmp_path / "a.tfrecord", records(source))
     (name,) = option
-    name = {"image_format": "format"}.get(name, name.replace("_", "-"))
+    name = name.replace("_", "-")
     with pytest.raises(SpecError, match=f"--{name}.* does not apply to .*: leave it out: "):
         convert(source, tmp_path / "set", **options, **option)
     assert not (tmp_path / "set").exists()

@@ -128,7 +128,7 @@ def inspect(
         typer.Option(help="Split of the records. [default: train, or all for a key]"),
     ] = None,
     start: Annotated[int, typer.Option(help="Number of the first record, from 0.", min=0)] = 0,
-    count: Annotated[int, typer.Option("--count", "-n", help="Number of records.", min=0)] = 5,
+    number: Annotated[int, typer.Option("--number", "-n", help="Number of records.", min=0)] = 5,
     label: Annotated[str | None, typer.Option(help="Only records with this label.")] = None,
     key: Annotated[str | None, typer.Option(help="Only the record with this key.")] = None,
     out: Annotated[
@@ -151,7 +151,7 @@ def inspect(
             path,
             split=split,
             start=start,
-            number=count,
+            number=number,
             label=label,
             key=key,
             out=out,

@@ -174,7 +174,7 @@ def test_a_process_that_goes_on_evaluates_nothing_twice_and_tells_everything(job
         raise KeyboardInterrupt
 
     first = job.follower()
-    first._tell = killed
+    first.tell = killed
     with pytest.raises(KeyboardInterrupt):
         first.follow(0, losses(2.0))
     assert job.names == []

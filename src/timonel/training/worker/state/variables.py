@@ -145,9 +145,13 @@ class Replicas:
             for part, value in zip(parts, self._mine(found, len(parts)), strict=True):
                 part.assign(value)
 
+    def _gather(self, values: Any) -> Any:
+        """Return the rows of all replicas; traced once per width."""
+        # Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
+        return self._traced.get_concrete_function(values)(values)
+
     @functools.cached_property
-    def _gather(self) -> Any:
-        """Returns the rows of all replicas; traced once per width."""
+    def _traced(self) -> Any:
         return tf.function(lambda rows: self._strategy.gather(rows, axis=0))
 
     def _parts(self, variable: Any) -> Sequence[Any]:
@@ -186,9 +190,7 @@ class Replicas:
             return tf.constant(np.concatenate([head, rows[number - first]])[None, :])
 
         per_replica = self._strategy.experimental_distribute_values_from_function(message)
-        # Calling the concrete function works with ``tf.config.run_functions_eagerly``, too.
-        gather = self._gather.get_concrete_function(per_replica)
-        gathered = np.asarray(gather(per_replica))
+        gathered = np.asarray(self._gather(per_replica))
         ordered = gathered[np.argsort(gathered[:, 0])][:, 1:]
         return _unpacked(ordered, local)
 
