@@ -5,9 +5,12 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tarfile
 import threading
 import time
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from tests.containers.registry_server import RegistryServer
+from tests.serving.manager.test_manager import publish
 from timonel.containers import ImageSpec, build_image, packages, python_base
 from timonel.containers.image import MANIFEST_TYPE, encode, image_index, image_manifest
 from timonel.containers.layers import Layer, LayerFile, write_layer
@@ -309,16 +313,20 @@ def test_a_registry_that_does_not_answer_is_named_before_the_build(
     assert not (tmp_path / "cache").exists()
 
 
+def unpack(layer: Path, root: Path) -> None:
+    with (
+        pa.CompressedInputStream(pa.OSFile(str(layer)), "zstd") as stream,
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+    ):
+        archive.extractall(root, filter="tar")
+
+
 @pytest.mark.process
 def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
     layer = write_layer(python_base.base_files(), tmp_path / "base")
     root = tmp_path / "root"
     assert layer.path is not None
-    with (
-        pa.CompressedInputStream(pa.OSFile(str(layer.path)), "zstd") as stream,
-        tarfile.open(fileobj=stream, mode="r|") as archive,
-    ):
-        archive.extractall(root, filter="tar")
+    unpack(layer.path, root)
     (loader,) = [*root.glob("lib64/ld-*"), *root.glob("lib/ld-linux-*")]
     libraries = {str(path.parent) for path in root.rglob("*.so*")}
     libraries = {each for each in libraries if "python" not in each.removeprefix(str(root))}
@@ -334,6 +342,57 @@ def test_this_machines_python_runs_from_its_layer(tmp_path: Path) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("fake_runtime")
+def test_a_server_image_serves_the_model_of_its_variables(tmp_path: Path) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.touch()
+    spec = ImageSpec(None, base="self", requirements=requirements, server=True)
+    build_image(spec, f"oci:{tmp_path}/image", cache=tmp_path / "cache")
+    layout = Layout(tmp_path / "image")
+    manifest = layout.manifest()[0]
+    config = json.loads(layout.blob(manifest["config"]["digest"]))["config"]
+    assert {"MODEL_NAME=model", "MODEL_BASE_PATH=/models"} <= set(config["Env"])
+    assert set(config["ExposedPorts"]) == {"8500/tcp", "8501/tcp"}
+    assert config["Entrypoint"][-2:] == ["--port=8500", "--rest_api_port=8501"]
+    root = tmp_path / "root"
+    for layer in manifest["layers"]:
+        unpack(layout.path(layer["digest"]), root)
+    publish(tmp_path / "models/digits", 4)
+    # Third-party packages and the fake runtime are this environment's.
+    places = [root / python_base.site_packages().strip("/"), os.environ["PYTHONPATH"], *sys.path]
+    environment = {
+        **dict(each.split("=", 1) for each in config["Env"]),
+        "PYTHONHOME": str(root / "usr/local"),
+        "PYTHONPATH": ":".join(map(str, places)),
+        "MODEL_NAME": "digits",
+        "MODEL_BASE_PATH": str(tmp_path / "models"),
+    }
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    flags = ["--port=0", f"--grpc_socket_path={tmp_path}/s", f"--rest_api_port={port}"]
+    program = [root / "usr/local/bin" / config["Entrypoint"][0], *config["Entrypoint"][1:]]
+    server = subprocess.Popen([*program, *flags, "--runtime=fake"], env=environment)
+    try:
+        assert served(port, "digits") == {"4": "AVAILABLE"}
+    finally:
+        server.terminate()
+    assert server.wait(30) == 0
+
+
+def served(port: int, model: str) -> dict[str, str]:
+    """Return the states of a model's versions as soon as a server answers."""
+    for _ in range(400):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models/{model}") as answer:
+                listed = json.load(answer)["model_version_status"]
+                return {each["version"]: each["state"] for each in listed}
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    raise TimeoutError
 
 
 @pytest.mark.process

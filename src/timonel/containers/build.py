@@ -48,6 +48,10 @@ from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
 
 SELF = "self"
+# As TensorFlow Serving's image: docker run -e MODEL_NAME=m -v ...:/models/m IMAGE FLAGS
+_SERVER = ("python3", "-m", "timonel.serving.tfserving.command")
+_SERVER_PORTS = {"--port": 8500, "--rest_api_port": 8501}
+_SERVER_ENVIRONMENT = {"MODEL_NAME": "model", "MODEL_BASE_PATH": "/models"}
 _ARCHITECTURES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 Progress = Callable[[str], None]
@@ -65,25 +69,41 @@ class ImageSpec:
     """What goes into an image.
 
     Args:
-        folder: Folder of the code: the files that git does not ignore, in ``/app``.
+        folder: Folder of the code: the files that git does not ignore, in ``/app``; None: no code.
         base: ``HOST/REPOSITORY:TAG``, ``oci:FOLDER[:TAG]``, a `BuiltImage.name`, or ``self`` for
             this machine's Python.
         requirements: Requirements or lock file; None: the packages of this environment. If it names
             ``timonel``, also with extras, their dependencies are installed.
-        command: What a container runs; by default Python.
+        command: What a container runs, by default Python; of a server, its flags.
         platforms: Platforms such as ``linux/amd64``; by default this machine's.
         site_packages: Where the base's Python looks for packages; by default as in the official
             images of Python.
         environment: Further variables.
+        server: Whether a container runs ``timonel-model-server``, with the ports and variables of
+            TensorFlow Serving's image.
     """
 
-    folder: Path
+    folder: Path | None
     base: str = f"python:{python_base.VERSION}-slim"
     requirements: Path | None = None
-    command: tuple[str, ...] = ("python3",)
+    command: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     site_packages: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    server: bool = False
+
+    def process(self) -> dict[str, Any]:
+        """Return what a container runs, as arguments of `image_config`."""
+        if not self.server:
+            command = self.command or ("python3",)
+            return {"command": command, "environment": self.environment}
+        ports = [f"{flag}={port}" for flag, port in _SERVER_PORTS.items()]
+        return {
+            "entrypoint": (*_SERVER, *ports),
+            "command": self.command,
+            "environment": {**_SERVER_ENVIRONMENT, **self.environment},
+            "ports": tuple(_SERVER_PORTS.values()),
+        }
 
 
 @dataclass(frozen=True)
@@ -133,7 +153,8 @@ def build_image(
     place = open_place(target, plain_http=plain_http)
     if (place.digest if isinstance(place, Layout) else place.reference.digest) is not None:
         raise SpecError(f"{target} is an existing image", hint="write it without the digest")
-    if isinstance(place, Layout) and place.root.resolve().is_relative_to(spec.folder.resolve()):
+    code = None if spec.folder is None else spec.folder.resolve()
+    if isinstance(place, Layout) and code and place.root.resolve().is_relative_to(code):
         raise SpecError(
             f"the image would contain {place.root}", hint="write it to a folder outside"
         )
@@ -151,9 +172,7 @@ def build_image(
         finally:
             assert own[-1].path is not None
             own[-1].path.unlink()  # the code's, which no later build uses
-        config = image_config(
-            platform, base.config, layers, command=spec.command, environment=spec.environment
-        )
+        config = image_config(platform, base.config, layers, **spec.process())
         manifests.append(publish_manifest(place, encode(config), layers))
         descriptors.append(manifest_descriptor(manifests[-1], platform))
     digest = publish_tag(place, manifests, descriptors)
@@ -258,8 +277,9 @@ class _Builder:
         return files_below(folder, f"{self._place}/")
 
     def _code(self) -> Iterator[LayerFile]:
-        for name in source_files(self._spec.folder):
-            yield file_at(self._spec.folder / name, f"{CODE_FOLDER}/{name}")
+        folder = self._spec.folder
+        for name in source_files(folder) if folder is not None else ():
+            yield file_at(folder / name, f"{CODE_FOLDER}/{name}")
 
     def _cached(self, key: str, what: str, files: Callable[[Path], Iterator[LayerFile]]) -> Layer:
         name = f"{what}-{key.removeprefix('sha256:')}"
@@ -314,7 +334,7 @@ class _Builder:
 def _check(spec: ImageSpec, platforms: Sequence[str]) -> None:
     if spec.base != SELF and (hint := did_you_mean(spec.base, [SELF])):
         raise SpecError(f"no base image {spec.base!r}", hint=hint)
-    if not spec.folder.is_dir():
+    if spec.folder is not None and not spec.folder.is_dir():
         raise NotFoundError(f"no folder at {spec.folder}", hint="check the path")
     if spec.requirements is not None and not spec.requirements.is_file():
         raise NotFoundError(f"no file at {spec.requirements}", hint="check the path")

@@ -106,6 +106,8 @@ def image_config(
     *,
     command: Sequence[str],
     environment: Mapping[str, str],
+    entrypoint: Sequence[str] = (),
+    ports: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Return the configuration of an image, without times.
 
@@ -113,8 +115,10 @@ def image_config(
         platform: Its platform, such as ``linux/amd64``.
         base: Configuration of the base.
         layers: All layers, those of the base first.
-        command: What a container runs.
+        command: What a container runs; with an entry point, its arguments.
         environment: Variables beside those of the base.
+        entrypoint: Program that a container always runs.
+        ports: TCP ports on which it listens.
     """
     known = base.get("config") or {}
     variables = dict(each.partition("=")[::2] for each in known.get("Env") or ())
@@ -129,6 +133,8 @@ def image_config(
             "Env": [f"{name}={value}" for name, value in variables.items()],
             "WorkingDir": f"/{CODE_FOLDER}",
             "User": _USER,
+            **({"Entrypoint": list(entrypoint)} if entrypoint else {}),
+            **({"ExposedPorts": {f"{port}/tcp": {} for port in ports}} if ports else {}),
             "Cmd": list(command),
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},

@@ -24,9 +24,19 @@ def build(
         ),
     ],
     folder: Annotated[
-        Path, typer.Option(help="Folder of the code: the files that git does not ignore.")
-    ] = Path(),
+        Path | None,
+        typer.Option(
+            help="Folder of the code: the files that git does not ignore.",
+            show_default="the current folder; with --server, none",
+        ),
+    ] = None,
     *,
+    server: Annotated[
+        bool,
+        typer.Option(
+            "--server", help="Run timonel-model-server, as TensorFlow Serving's image does."
+        ),
+    ] = False,
     base: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +76,10 @@ def build(
     json: Json = False,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND]", help="What a container runs. [default: python3]"),
+        typer.Argument(
+            metavar="[-- COMMAND]",
+            help="What a container runs; with --server, its flags. [default: python3]",
+        ),
     ] = None,
 ) -> None:
     """Build an image of a folder's code and push it to a registry.
@@ -79,10 +92,11 @@ def build(
 
     remarks = console(stderr=True, quiet=json or GlobalOptions.of(ctx).quiet)
     spec = ImageSpec(
-        folder,
+        folder or (None if server else Path()),
         **({} if base is None else {"base": base}),
         requirements=requirements,
-        command=tuple(command or ("python3",)),
+        command=tuple(command or ()),
+        server=server,
         platforms=tuple(platform or ()),
         site_packages=site_packages,
         environment=dict(_variable(text) for text in env or ()),
