@@ -100,7 +100,7 @@ def is_endless(dataset: Any) -> bool:
 
 
 def ancestors(dataset: Any, passes: Callable[[Any], bool]) -> Iterator[tuple[Any, bool]]:
-    """Yield a dataset and those before it up to loads, and whether all behind each one pass."""
+    """Yield a dataset and its ancestors up to loads, and whether all that follow each one pass."""
     yield dataset, True
     if load_registry.stream_of(dataset) is not None:
         return
