@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, cast
 
 from timonel.engines import EXIT_RETRYABLE, FailureCause, JobSpec, JobState, JobStatus, LogLine
 from timonel.engines.agent.client import Demand, run_task
@@ -128,12 +128,8 @@ def _demand(received: list[int], events: EventReader, *, serves: bool) -> Demand
 
 
 def _start_order(spec: JobSpec, cluster: Cluster, folder: Path) -> StartOrder:
-    assignment = TaskAssignment(
-        cluster={role: list(found) for role, found in cluster.tasks.items()},
-        task={"type": cluster.role, "index": cluster.index},
-        generation=_next_generation(folder / "generation"),
-        attempt=1,
-    )
+    start = {"generation": _next_generation(folder / "generation"), "attempt": 1}
+    assignment = cast("TaskAssignment", {**cluster.tf_config(), **start})
     base = role_environment(spec, spec.roles[0], folder.parent.parent)
     if cluster.role == "evaluator":
         base.pop("TF_CONFIG", None)  # it would join the cluster, whose tasks wait for each other

@@ -10,6 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ _LEAVING_S = 5.0
 Published = Callable[[Path, Progress], None]
 
 
+@dataclass(eq=False)
 class Checkpoints:
     """The checkpoints of one job. Used only by the training thread.
 
@@ -44,24 +46,18 @@ class Checkpoints:
     ``progress``.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        writes: bool,
-        progress: Path,
-        policy: CheckpointPolicy | None = None,
-        records: EvaluationRecords | None = None,
-    ) -> None:
-        self.root = root
-        self.policy = policy or CheckpointPolicy()
-        self._writes = writes
-        self._progress = progress
-        self._progress_file: int | None = None
+    root: Path
+    _: KW_ONLY
+    writes: bool
+    progress: Path
+    policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    records: EvaluationRecords | None = None
+    _progress_file: int | None = None
+    _writer: BackgroundWriter = field(default_factory=BackgroundWriter)
+
+    def __post_init__(self) -> None:
         self._best = parse_best(self.policy.keep_best)
-        self._records = records
         self._copies = Copies(self.policy.checkpoint_uri)
-        self._writer = BackgroundWriter()
 
     def save(self, fit: int, state: FitState, published: Published | None = None) -> Path | None:
         """Save a ``fit`` call's state; return the folder if this task writes.
@@ -71,7 +67,7 @@ class Checkpoints:
         the checkpoint is complete.
         """
         self.note_steps(state.progress.steps, resting=state.progress.finished)
-        if not self._writes:
+        if not self.writes:
             return None
         target = layout.fit_folder(self.root, fit) / state.progress.checkpoint_name
         self._writer.submit(lambda: self._publish(fit, target, state, published))
@@ -82,7 +78,7 @@ class Checkpoints:
         # Written in place at each step: opening the file each time would take thirty times as long.
         # ``resting``: the next phase has no steps, as validation or the end of the script.
         if self._progress_file is None:
-            self._progress_file = os.open(self._progress, os.O_WRONLY | os.O_CREAT, 0o644)
+            self._progress_file = os.open(self.progress, os.O_WRONLY | os.O_CREAT, 0o644)
         text = f"{steps} resting" if resting else str(steps)
         os.pwrite(self._progress_file, f"{text:<31}\n".encode(), 0)
 
@@ -116,7 +112,7 @@ class Checkpoints:
 
     def best_folder(self, fit: int) -> Path | None:
         """Return the folder of the best checkpoint, if one is kept."""
-        return layout.best_folder(self.root, fit, self._best, self._records)
+        return layout.best_folder(self.root, fit, self._best, self.records)
 
     def beside(self, name: str) -> Checkpoints:
         """Return another set of checkpoints of this job, in a subfolder."""
@@ -124,14 +120,14 @@ class Checkpoints:
         copies = None if uri is None else join(uri, name)
         return Checkpoints(
             self.root / name,
-            writes=self._writes,
-            progress=self._progress,
+            writes=self.writes,
+            progress=self.progress,
             policy=self.policy.model_copy(update={"checkpoint_uri": copies}),
         )
 
     def tidy(self) -> None:
         """Remove partial checkpoints of a killed chief."""
-        if self._writes:
+        if self.writes:
             for folder in self.root.glob("fit-*"):
                 sweep(folder)
 
@@ -163,7 +159,7 @@ class Checkpoints:
 
     def _thin_out(self, fit: int) -> None:
         best = self.best_folder(fit)
-        held = self._records.read(fit).held if self._records is not None else frozenset()
+        held = self.records.read(fit).held if self.records is not None else frozenset()
         old = [
             folder
             for folder in layout.newest_first(self.root, fit)[self.policy.keep_checkpoints :]

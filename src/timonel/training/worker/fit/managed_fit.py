@@ -12,7 +12,7 @@ import weakref
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from timonel.errors import SpecError
@@ -43,6 +43,7 @@ class Fitted:
     data: Any
 
 
+@dataclass(eq=False)
 class Fits:
     """The ``fit`` calls of one process. Not thread-safe: scripts call ``fit`` from one thread.
 
@@ -51,25 +52,24 @@ class Fits:
     between steps.
     """
 
-    def __init__(
-        self, services: Services, plugins: Sequence[FitPlugin] = (), *, loop: Any = None
-    ) -> None:
-        self.last: Fitted | None = None
-        self._services = services
-        self._keras = services.keras
-        self._plugins = plugins
-        self._loop = loop
-        self._summaries = Summaries(services.tensorboard_dir)
-        self._replicas = Replicas(services.strategy, services.workers)
-        self._count = self._steps = self._epochs = 0
-        """Calls so far, and the steps and epochs of all calls."""
-        self._outer: FitWatch | None = None
-        """The call that is running."""
-        self._inner_counts: Counter[tuple[int, int]] = Counter()
-        """Calls inside callbacks, by number of the outer one and its epoch."""
+    services: Services
+    plugins: Sequence[FitPlugin] = ()
+    _: KW_ONLY
+    loop: Any = None
+    last: Fitted | None = None
+    _count: int = 0  # of calls so far, and the steps and epochs of all
+    _steps: int = 0
+    _epochs: int = 0
+    _outer: FitWatch | None = None  # the call that is running
+    # Calls inside callbacks, by number of the outer one and its epoch.
+    _inner_counts: Counter[tuple[int, int]] = field(default_factory=Counter)
+    # Data of calls so far that differ from one call to the next.
+    _used_data: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
 
-        self._used_data: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Data of calls so far that differ from one call to the next."""
+    def __post_init__(self) -> None:
+        self._keras = self.services.keras
+        self._summaries = Summaries(self.services.tensorboard_dir)
+        self._replicas = Replicas(self.services.strategy, self.services.workers)
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""
@@ -84,22 +84,22 @@ class Fits:
             self._used_data.add(data)
         slots = building.optimizer_variables(getattr(model, "optimizer", None))
         owned = hidden_state.identities([*building.model_variables(model), *slots])
-        self._services.variables.begin(owned)
-        self._services.variables.take_back(model)
-        for plugin in self._plugins:
+        self.services.variables.begin(owned)
+        self.services.variables.take_back(model)
+        for plugin in self.plugins:
             plugin.fit_begins(model, arguments)
-        saved = self._services.checkpoints.latest(number)
+        saved = self.services.checkpoints.latest(number)
         before = saved.progress if saved is not None else Progress(steps=self._steps)
         call = FitCall(number, model, arguments, before, saved)
         if saved is not None and saved.progress.finished:
             history = self._replay(call, saved)
         else:
             with contextlib.ExitStack() as stack:
-                for plugin in self._plugins:
+                for plugin in self.plugins:
                     stack.enter_context(plugin.around_fit(arguments))
                 history = self._train(original, call)
         self.last = Fitted(model, data)
-        for plugin in self._plugins:
+        for plugin in self.plugins:
             plugin.fit_ends(model, history)
         return history
 
@@ -107,7 +107,7 @@ class Fits:
         self, outer: FitWatch, original: Callable[..., Any], model: Any, arguments: dict[str, Any]
     ) -> Any:
         """Run a ``fit`` inside a callback of another: the outer one's checkpoints cover it."""
-        if self._loop is not None:
+        if self.loop is not None:
             raise SpecError(
                 "fit inside a callback of another fit does not work with parameter servers",
                 hint="train with workers instead: --workers without --ps",
@@ -117,14 +117,14 @@ class Fits:
         # Arrays are shuffled as they were before a restart, and differently each time.
         number = zlib.crc32(repr((*place, count)).encode())
         with contextlib.ExitStack() as stack:
-            for plugin in self._plugins:
+            for plugin in self.plugins:
                 if plugin.is_for_inner_fits:
                     plugin.fit_begins(model, arguments)
                     stack.enter_context(plugin.around_fit(arguments))
             stack.enter_context(mid_epoch.beside())
             if keeps_state(data := arguments.get("x")):
                 if data in self._used_data:
-                    self._services.warn(f"{NOT_SAVED}: data that calls of fit in callbacks share")
+                    self.services.warn(f"{NOT_SAVED}: data that calls of fit in callbacks share")
                 self._used_data.add(data)
             feed = feed_of(self._keras, arguments, number, resumes=False)
 
@@ -153,18 +153,18 @@ class Fits:
         self._snapshot(call, callbacks, feed).restore(saved.state)
         feed.seek_end(saved.state.extra["data"])
         feed.seek_validation(saved.state.extra.get("validation"), within=False)
-        self._services.variables.set_again(call.model, saved.state.extra["attributes"])
-        if self._services.variables.missing:
+        self.services.variables.set_again(call.model, saved.state.extra["attributes"])
+        if self.services.variables.missing:
             logger.info(
                 "created by training, restored if the model is trained again: %s",
-                ", ".join(self._services.variables.missing),
+                ", ".join(self.services.variables.missing),
             )
-        self._services.variables.set_aside(call.model)
+        self.services.variables.set_aside(call.model)
         self._add(saved.progress)
         return replayed_history(self._keras, call.model, saved.progress)
 
     def _train(self, original: Callable[..., Any], call: FitCall) -> Any:
-        services, model, arguments = self._services, call.model, call.arguments
+        services, model, arguments = self.services, call.model, call.arguments
         batch_size = fit_data.batch_size_of(arguments)  # before the feed replaces the data
         feed = feed_of(self._keras, arguments, call.number, resumes=call.saved is not None)
         logger.info("fit %d: %s", call.number, feed.note)
@@ -203,8 +203,8 @@ class Fits:
         return history
 
     def _run_loop(self, original: Callable[..., Any], call: FitCall, watch: FitWatch) -> Any:
-        if self._loop is not None:
-            return self._loop.fit(call.model, call.arguments, watch)
+        if self.loop is not None:
+            return self.loop.fit(call.model, call.arguments, watch)
         with mid_epoch.entering(self._keras), mid_epoch.stepping(call.model, watch.step_boundary):
             return original(**call.arguments)
 
@@ -216,17 +216,17 @@ class Fits:
         callback_state.go_on(self._keras, arguments.get("callbacks"))
         building.ensure_built(self._keras, call.model, arguments.get("x"))
         # Fails early if the model has changed; the state is restored once callbacks have begun.
-        restore_model(call.model, saved.state, self._replicas, self._services.variables)
+        restore_model(call.model, saved.state, self._replicas, self.services.variables)
 
     def _snapshot(self, call: FitCall, callbacks: Sequence[Any], feed: Feed) -> Snapshot:
-        services = self._services
+        services = self.services
         return Snapshot(
             call.model, callbacks, self._replicas, feed, services.variables, services.warn
         )
 
     def reporter(self, call: FitCall, batch_size: int | None) -> Reporter | None:
         """Return the reporter of a call in the chief; log the batch size."""
-        settings, replicas = self._services.settings, self._services.replicas
+        settings, replicas = self.services.settings, self.services.replicas
         arguments = call.arguments
         if batch_size is not None:
             logger.info(
@@ -239,7 +239,7 @@ class Fits:
                     accumulate=settings.batches.accumulate_gradients,
                 ),
             )
-        if self._services.run is None:
+        if self.services.run is None:
             return None
         plan = FitPlan(
             fit=call.number,
@@ -256,7 +256,7 @@ class Fits:
             # A callback may compile the model again, with another optimizer.
             return optimizers.learning_rate(getattr(call.model, "optimizer", None), rule)
 
-        return Reporter(self._services.run, self._summaries, plan, learning_rate=rate)
+        return Reporter(self.services.run, self._summaries, plan, learning_rate=rate)
 
     def _add(self, progress: Progress) -> None:
         self._steps = progress.steps

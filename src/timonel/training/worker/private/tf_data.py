@@ -57,11 +57,6 @@ class Memory:
     must_be_read: bool  # a pass must be read to advance the state
     has_random_functions: bool  # that draw random numbers in no fixed order
 
-    @property
-    def is_any(self) -> bool:
-        """Whether the pipeline keeps any state."""
-        return bool(self.shuffles or self.streams or self.must_be_read)
-
 
 def memory_of(dataset: Any) -> Memory:
     """Return the state that a pipeline keeps between passes."""

@@ -40,12 +40,13 @@ class ReplayFeed(Feed):
     ) -> None:
         self._is_sized = is_sized
         self._inner = dataset
-        self._memory = tf_data.memory_of(dataset)
+        self._memory = memory = tf_data.memory_of(dataset)
         self._keeps_pass = keeps_pass
         self._passes = 0
         self._skip = 0
         self._pass: tuple[int, int] | None = None
-        self._counts = wraps or self._memory.is_any
+        keeps_state = memory.shuffles or memory.streams or memory.must_be_read
+        self._counts = wraps or bool(keeps_state)
         self._begins_epoch = True
         self.dataset = self._wrapped() if self._counts else dataset
         self.note = "the tf.data pipeline is gone through again, in its own order"
