@@ -30,7 +30,7 @@ def executable(path: Path, body: str) -> str:
 
 def request(folder: Path) -> CheckRequest:
     return CheckRequest(
-        saved_model=folder, reference=folder / "r", input_kind="image", output="scores"
+        saved_model=folder, reference=folder / "r", input_kind="image", outputs=("scores",)
     )
 
 

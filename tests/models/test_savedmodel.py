@@ -57,6 +57,11 @@ def export_images(model: Any, folder: Path, **more: Any) -> Export:
     return export_live(model, folder, **{**arguments, **more})
 
 
+def export_tensors(model: Any, folder: Path, **more: Any) -> Export:
+    given = {"preprocessing": None, "labels": None, "label_mode": None} | more
+    return export_live(model, folder, input_kind="tensor", **given)
+
+
 def load(folder: Path, signature: str = "serving_default") -> Callable[..., dict[str, Any]]:
     loaded = tf.saved_model.load(str(folder / "saved_model")).signatures[signature]
     # The loaded object owns the variables; the function alone would lose them.
@@ -92,6 +97,7 @@ def test_raw_images_give_labels_and_scores(tmp_path: Path) -> None:
     }
     assert {name: (t.dtype, t.shape) for name, t in serving.outputs.items()} == {
         "class_id": ("int64", (-1,)),
+        "dense": ("float32", (-1, 3)),
         "label": ("string", (-1,)),
         "scores": ("float32", (-1, 3)),
     }
@@ -115,7 +121,7 @@ def test_the_tensor_signature_is_the_model_itself(tmp_path: Path) -> None:
     images = np.random.default_rng(0).random((4, 6, 5, 3), np.float32)
     answer = load(tmp_path / "export", "tensor")(input=tf.constant(images))
     np.testing.assert_allclose(
-        answer["output_0"], model.predict(images, verbose=0), atol=1e-5, strict=True
+        answer["dense"], model.predict(images, verbose=0), atol=1e-5, strict=True
     )
 
 
@@ -127,6 +133,7 @@ def test_logits_become_probabilities(tmp_path: Path) -> None:
     logits = model.predict(prepare_images(images), verbose=0)
     answer = load(tmp_path / "export")(image_bytes=images)
     np.testing.assert_allclose(answer["scores"], tf.nn.softmax(logits), atol=1e-5)
+    np.testing.assert_allclose(answer["dense"], logits, atol=1e-5)
     assert (export.meaning.output, export.meaning.applied) == ("logits", "softmax")
 
 
@@ -144,14 +151,91 @@ def test_one_sigmoid_becomes_two_scores(tmp_path: Path, activation: str | None) 
     assert export.meaning.binary
 
 
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_outputs_have_the_models_names(tmp_path: Path, flavour: Any) -> None:
+    model = flavour.Sequential(
+        [flavour.layers.InputLayer((4,)), flavour.layers.Dense(3, name="last")]
+    )
+    export = export_tensors(model, tmp_path / "export", labels=LABELS)
+    assert set(export.signatures["tensor"].outputs) == {"last"}
+    assert set(export.signatures["serving_default"].outputs) == {
+        "last", "label", "scores", "class_id",
+    }  # fmt: skip
+
+
+def test_a_models_own_output_called_scores_keeps_its_name(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="scores")])
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    export_tensors(model, tmp_path / "export", labels=LABELS)
+    rows = np.random.default_rng(0).random((2, 4), np.float32)
+    answer = load(tmp_path / "export")(input=tf.constant(rows))
+    logits = model.predict(rows, verbose=0)
+    np.testing.assert_allclose(answer["scores"], logits, atol=1e-5)
+    np.testing.assert_allclose(answer["predicted_scores"], tf.nn.softmax(logits), atol=1e-5)
+    assert set(answer) == {"scores", "predicted_scores", "label", "class_id"}
+
+
+def test_several_labels_of_an_example_give_scores_alone(tmp_path: Path) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile(loss=keras.losses.BinaryCrossentropy(from_logits=True))
+    folder = tmp_path / "export"
+    reference = {"keys": ["a"], "outputs": {"dense": [[0.0, 1, 2]]}, "labels": [[0, 1, 1]]}
+    export = export_tensors(
+        model, folder, labels=LABELS, label_mode="multihot", reference=reference
+    )
+    answer = load(folder)(input=tf.zeros((2, 4)))
+    assert set(answer) == {"dense", "scores"}
+    np.testing.assert_allclose(answer["scores"], 0.5 * np.ones((2, 3)))
+    (example,) = reference_of(folder, export)
+    assert example.label is None
+    np.testing.assert_allclose(example.scores, tf.sigmoid([0.0, 1, 2]), atol=1e-6)
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_a_model_without_call_is_served_by_its_parts(tmp_path: Path, flavour: Any) -> None:
+    class Autoencoder(flavour.Model):  # type: ignore[misc] # two Kerases
+        def __init__(self) -> None:
+            super().__init__()
+            layers = flavour.layers
+            self.encoder = flavour.Sequential([layers.InputLayer((4,)), layers.Dense(2)])
+            self.decoder = flavour.Sequential([layers.InputLayer((2,)), layers.Dense(4)])
+
+    export = export_tensors(Autoencoder(), tmp_path / "export")
+    assert set(export.signatures) == {"serving_default", "encoder", "decoder"}
+    assert export.signatures["serving_default"] == export.signatures["encoder"]
+    assert load(tmp_path / "export", "decoder")(input=tf.ones((3, 2))).popitem()[1].shape == (3, 4)
+    assert export.model.parameters == 22
+    assert export.notes[-1] == (
+        "serving_default is the part encoder; signature_name= asks for decoder"
+    )
+
+
+def test_tables_of_a_plain_function_are_saved(tmp_path: Path) -> None:
+    lookup = keras.layers.StringLookup(vocabulary=["x", "y"], output_mode="one_hot")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    export_live(
+        model,
+        tmp_path / "export",
+        preprocessing=None,
+        labels=None,
+        input_kind="table",
+        label_mode=None,
+        columns={"word": "string"},
+        transform=lambda rows: lookup(rows["word"]),
+    )
+    answer = load(tmp_path / "export")(word=tf.constant(["y", "z"]))
+    expected = model.predict(np.array([[0, 0, 1], [1, 0, 0]], np.float32), verbose=0)
+    np.testing.assert_allclose(answer["dense"], expected, atol=1e-6)
+
+
 def test_a_regression_gives_one_value_per_row(tmp_path: Path) -> None:
     model = image_model(keras.layers.Dense(1))
     model.compile(loss="mse")
     export = export_images(model, tmp_path / "export", labels=None, label_mode=None)
     images = tf.constant([png(0), png(1)])
     answer = load(tmp_path / "export")(image_bytes=images)
-    expected = model.predict(prepare_images(images), verbose=0)[:, 0]
-    np.testing.assert_allclose(answer["value"], expected, atol=1e-5, strict=True)
+    expected = model.predict(prepare_images(images), verbose=0)
+    np.testing.assert_allclose(answer["dense"], expected, atol=1e-5, strict=True)
     assert export.meaning.task == "regression"
     assert not (tmp_path / "export/saved_model/assets/labels.txt").exists()
 
@@ -228,8 +312,8 @@ def test_several_inputs_and_outputs_go_by_name(tmp_path: Path) -> None:
         for name in answer:
             np.testing.assert_allclose(answer[name], expected[name], atol=1e-5)
     assert export.preparation.input_kind == "tensor"
-    assert [note.partition(",")[0].partition(":")[0] for note in export.notes] == [
-        "the transforms of the training data are unknown",
+    assert [note.partition(":")[0] for note in export.notes] == [
+        "the model takes tensors, not raw files or rows",
         "the output has no labels",
     ]
 
@@ -238,7 +322,7 @@ def test_without_transforms_tensors_still_give_labels(tmp_path: Path) -> None:
     model = image_model(keras.layers.Dense(3, activation="softmax"))
     export = export_images(model, tmp_path / "export", transform=None, preprocessing=None)
     answer = load(tmp_path / "export")(input=tf.zeros((2, 6, 5, 3)))
-    assert set(answer) == {"label", "scores", "class_id"}
+    assert set(answer) == {"dense", "label", "scores", "class_id"}
     assert export.preparation.source == "unknown"
     assert "not raw files" in export.notes[0]
 
@@ -403,7 +487,7 @@ def test_held_out_predictions_are_kept_as_scores(tmp_path: Path, truth: Any) -> 
     reference = {
         "keys": ["emu/1.png", "cat/2.png"],
         "sources": [tmp_path / "emu/1.png", tmp_path / "cat/2.png"],
-        "scores": logits,
+        "outputs": {"dense": logits},
         "labels": truth,
     }
     export = export_images(model, tmp_path / "export", reference=reference)

@@ -41,7 +41,7 @@ _ELEMENT_SHAPES = {
 IMAGE, ROW = "image", "row"
 ENCODING = "encode_row"
 """Scope of the operations that encode a table's row."""
-SCORES, VALUE = "scores", "value"
+SCORES = "scores"
 
 
 @dataclass(frozen=True)
@@ -213,19 +213,16 @@ def _column(column: Any) -> dict[str, Any]:
 
 def _call(signature: Any, specs: Any, tensors: Any, export: Export | None) -> dict[str, Any]:
     outputs = signature(**{spec.name: each for spec, each in zip(specs, tensors, strict=True)})
-    if export is None or export.meaning.task == "tensor":
+    if export is None or export.meaning.task != "classification":
         return dict(outputs)
-    output = next(iter(outputs.values()))
-    if export.meaning.task == "classification":
-        return {SCORES: scores_of(export.meaning, output)}
-    return {VALUE: tf.cast(output, tf.float32)}
+    return {SCORES: scores_of(export.meaning, next(iter(outputs.values())))}
 
 
 def _preprocessing(export: Export | None) -> Preprocessing | None:
     """Return transforms that a device can repeat; None for those of the script's own."""
-    if export is None or not export.preparation.transforms:
+    if export is None or export.preparation.source != "data.load":
         return None
-    found = parse_preprocessing(dict(export.preparation.transforms))
+    found = parse_preprocessing(dict(export.preparation.transforms or {}))
     if isinstance(found, ImagePreprocessing):
         return found
     kinds = {each.kind for each in found.columns}

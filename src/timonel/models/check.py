@@ -70,12 +70,13 @@ def check_saved_model(
             "saved_model": saved_model,
             "reference": reference,
             "input_kind": export.preparation.input_kind,
-            "output": "scores" if export.meaning.task == "classification" else "value",
+            "outputs": _compared(export),
             "data_root": data_root,
             "dataset": dataset,
         }
     )
-    return compare(examples, run_check(request, log), export.labels, export.model.precision)
+    labels = export.labels if export.meaning.task == "classification" else None
+    return compare(examples, run_check(request, log), labels, export.model.precision)
 
 
 def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:
@@ -121,7 +122,7 @@ def compare(
     Args:
         examples: The predictions of training.
         found: The predictions of the exported model.
-        labels: The labels of a classification; None for a regression.
+        labels: The labels of a classification; None for other outputs.
         precision: The coarsest dtype that the model computes in.
     """
     pairs = [(each, found.by_key[each.key]) for each in examples if each.key in found.by_key]
@@ -162,13 +163,17 @@ def _count_mixed(found: Predictions, labels: Sequence[str] | None, precision: st
     return mixed
 
 
+def _compared(export: Export) -> list[str]:
+    """Return the outputs whose numbers are compared, in the order of the examples' numbers."""
+    outputs = sorted(export.signatures["serving_default"].outputs)
+    return ["scores"] if export.meaning.task == "classification" else outputs
+
+
 def _skip_reason(export: Export, examples: Sequence[ReferenceExample]) -> str | None:
     if export.preparation.input_kind == "tensor":
         return "the model takes tensors, so raw files cannot be fed to it"
-    if export.meaning.task == "tensor":
-        return "the model's outputs are neither scores of labels nor one value"
     if not examples:
-        return "training left no held-out predictions to compare with"
+        return export.unchecked or "training left no held-out predictions to compare with"
     return None
 
 
@@ -185,7 +190,7 @@ def _agrees(
         is_close = abs(found - expected) <= absolute + relative * abs(expected)
         if not is_close and not (math.isnan(found) and math.isnan(expected)):
             return False
-    if not labels:
+    if not labels or answer.label is None:
         return True
     # If scores tie within the tolerance, either label is correct.
     highest = max(example.scores)
@@ -203,6 +208,8 @@ def _difference(example: ReferenceExample, answer: ExportPrediction) -> float:
 def _class_metrics(
     pairs: Sequence[tuple[ReferenceExample, ExportPrediction]], labels: Sequence[str]
 ) -> dict[str, Any]:
+    if any(answer.label is None for _, answer in pairs):
+        return {}  # several labels may apply
     equal = [labels[_best(example.scores)] == answer.label for example, answer in pairs]
     known = [
         (int(example.label), _best(answer.scores))

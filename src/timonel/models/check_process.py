@@ -20,7 +20,7 @@ from timonel.errors import ModelError
 from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import ReferenceExample, read_reference
 from timonel.models.safety.check import check_saved_model
-from timonel.models.schema import StoredDocument
+from timonel.models.schema import StoredDocument, result_of
 
 _BATCH = 32
 _ALONE = 16
@@ -36,7 +36,7 @@ class CheckRequest(StoredDocument):
     saved_model: Path = Field(description="Folder of the SavedModel.")
     reference: Path = Field(description="File of the held-out examples.")
     input_kind: Literal["image", "table"] = Field(description="Kind of the raw inputs.")
-    output: Literal["scores", "value"] = Field(description="Name of the output to compare.")
+    outputs: tuple[str, ...] = Field(description="Names of the outputs to compare.")
     data_root: Path | None = Field(default=None, description="Current folder of the raw files.")
     dataset: Path | None = Field(
         default=None, description="Dataset whose records replace missing raw files."
@@ -199,11 +199,14 @@ def _cell(value: Any, dtype: int) -> Any:
 
 
 def _answers(request: CheckRequest, outputs: Mapping[str, Any]) -> Iterator[ExportPrediction]:
-    values = outputs[request.output]
-    labels = outputs["label"] if "label" in outputs else [None] * len(values)
-    for value, label in zip(values, labels, strict=True):
-        scores = tuple(float(each) for each in value.reshape(-1))
-        yield ExportPrediction(scores=scores, label=None if label is None else label.decode())
+    if request.outputs == ("scores",):
+        found, labels = [result_of("scores", outputs)], result_of("label", outputs)
+    else:
+        found, labels = [outputs[name] for name in request.outputs], None
+    for number, rows in enumerate(zip(*found, strict=True)):
+        scores = tuple(float(each) for row in rows for each in row.reshape(-1))
+        label = None if labels is None else labels[number].decode()
+        yield ExportPrediction(scores=scores, label=label)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -30,7 +30,9 @@ class ReferenceExample(StoredDocument):
         default=None, description="Absolute path of the raw file, or the raw row by column."
     )
     digest: str | None = Field(default=None, description="Digest of the raw file, if known.")
-    scores: tuple[float, ...] = Field(description="Probabilities by class, or the value.")
+    scores: tuple[float, ...] = Field(
+        description="Probabilities by class, or the numbers of all outputs, sorted by name."
+    )
     label: float | None = Field(default=None, description="Index of the true label, or true value.")
 
     def read_file(self, data_root: Path | None) -> bytes | None:

@@ -50,16 +50,15 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
     Raises:
         ModelError: The model has never been called on data.
     """
+    if is_without_call(model):
+        raise ModelError(
+            f"{_describe(model)} has no call(), and no built models as attributes",
+            hint="export what predicts, with context().export(PART), or define call()",
+        )
     structure = _symbolic_inputs(model)
     if structure is None:
         structure = input_spec if input_spec is not None else _built_inputs(model)
     if structure is None or not getattr(model, "built", True):
-        if is_without_call(model):
-            raise ModelError(
-                f"{_describe(model)} has no call()",
-                hint="export the part of it that predicts, with context().export(PART), or define "
-                "call()",
-            )
         raise ModelError(
             f"{_describe(model)} has not been built",
             hint="call the model on one batch of data before exporting it",
@@ -73,6 +72,16 @@ def is_without_call(model: Any) -> bool:
     call = type(model).call
     package = str(call.__module__).split(".", maxsplit=1)[0]
     return call.__qualname__ == "Model.call" and package in {"keras", "tf_keras"}
+
+
+def parts_of(model: Any) -> dict[str, Any]:
+    """Return the built models that are attributes of ``model``, by attribute."""
+    own = getattr(model, "__dict__", {}).items()
+    return {
+        name: value
+        for name, value in own
+        if not name.startswith("_") and hasattr(value, "train_step") and value.built
+    }
 
 
 def call_in_inference(model: Any, inputs: Any) -> Any:
@@ -91,20 +100,27 @@ def name_outputs(model: Any, outputs: Any) -> dict[str, Any]:
         return {str(name): tensor for name, tensor in outputs.items()}
     tensors = tf.nest.flatten(outputs)
     known = list(getattr(model, "output_names", None) or ())
+    if not known and _is_sequential(model):  # Keras 3 names only the outputs of Functional models
+        known = [model.layers[-1].name]
     if len(known) != len(tensors) or len(set(known)) != len(known):
         known = [f"output_{number}" for number in range(len(tensors))]
     return dict(zip(known, tensors, strict=True))
 
 
 def output_kind_of(
-    model: Any, outputs: Mapping[str, Any], labels: Sequence[str] | None
+    model: Any,
+    outputs: Mapping[str, Any],
+    labels: Sequence[str] | None,
+    *,
+    several: bool = False,
 ) -> OutputKind:
     """Return the kind of a model's output.
 
     With labels, one output with a column per label (or one column for two labels) is a
     classification. Without labels, one output of rank 1 or 2 is a value. All other outputs stay as
     they are. The final activation takes precedence over the loss: a softmax gives probabilities
-    even if the loss has ``from_logits=True``.
+    even if the loss has ``from_logits=True``. With ``several``, an example may have any number of
+    labels.
     """
     if len(outputs) != 1:
         return OutputKind(task="tensor", output="values", because=f"{len(outputs)} outputs")
@@ -114,11 +130,11 @@ def output_kind_of(
     if not labels:
         return OutputKind(task="tensor", output="values", because=f"an output of rank {shape.rank}")
     columns = shape[-1] if shape.rank == 2 else 1 if shape.rank == 1 else None
-    binary = columns == 1 and len(labels) == 2
+    binary = columns == 1 and len(labels) == 2 and not several
     if columns != len(labels) and not binary:
         because = f"{len(labels)} labels, but an output of shape {shape}"
         return OutputKind(task="tensor", output="values", because=because)
-    return _classification(model, binary=binary)
+    return _classification(model, binary=binary, several=several)
 
 
 def summary_of(model: Any) -> ModelSummary:
@@ -126,13 +142,15 @@ def summary_of(model: Any) -> ModelSummary:
     return ModelSummary(
         name=str(getattr(model, "name", type(model).__name__)),
         type=type(model).__name__,
-        parameters=int(model.count_params()),
-        trainable_parameters=sum(
-            int(tf.TensorShape(each.shape).num_elements()) for each in model.trainable_variables
-        ),
+        parameters=_count(model.weights),
+        trainable_parameters=_count(model.trainable_variables),
         precision=_precision(model),
         may_mix_rows=layers_that_may_mix(model),
     )
+
+
+def _count(variables: Iterable[Any]) -> int:
+    return sum(int(tf.TensorShape(each.shape).num_elements()) for each in variables)
 
 
 def _precision(model: Any) -> str:
@@ -233,7 +251,7 @@ def _describe(model: Any) -> str:
     return f"{type(model).__name__} '{getattr(model, 'name', '?')}'"
 
 
-def _classification(model: Any, *, binary: bool) -> OutputKind:
+def _classification(model: Any, *, binary: bool, several: bool) -> OutputKind:
     activation = _final_activation(model)
     from_logits = _loss_from_logits(model)
     if activation in _PROBABILITY_ACTIVATIONS:
@@ -247,9 +265,14 @@ def _classification(model: Any, *, binary: bool) -> OutputKind:
         output, because = "scores", "neither the final activation nor the loss tells more"
     applied: Literal["softmax", "sigmoid"] | None = None
     if output == "logits":
-        applied = "sigmoid" if binary or _loss_is_binary(model) else "softmax"
+        applied = "sigmoid" if binary or several or _loss_is_binary(model) else "softmax"
     return OutputKind(
-        task="classification", output=output, because=because, applied=applied, binary=binary
+        task="classification",
+        output=output,
+        because=because,
+        applied=applied,
+        binary=binary,
+        several=several,
     )
 
 
@@ -276,15 +299,13 @@ def _last_layer(model: Any) -> Any:
         except ValueError:
             # The output comes from a bare operation, not from a layer.
             return None
-    if type(model).call is not _sequential_call(model):
-        return None
-    return model.layers[-1] if model.layers else None
+    return model.layers[-1] if _is_sequential(model) else None
 
 
-def _sequential_call(model: Any) -> Any:
-    """Return the call method of the model's Sequential base, or None."""
+def _is_sequential(model: Any) -> bool:
+    """Whether a model has layers and returns the output of the last one."""
     bases = (base for base in type(model).__mro__ if base.__name__ == "Sequential")
-    return getattr(next(bases, None), "call", None)
+    return type(model).call is getattr(next(bases, None), "call", None) and bool(model.layers)
 
 
 def _loss_from_logits(model: Any) -> bool | None:

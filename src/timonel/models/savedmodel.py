@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -32,7 +33,14 @@ from timonel.errors import ModelError, SpecError
 from timonel.models.architecture import write_architecture
 from timonel.models.exports import MAX_EXAMPLES, ReferenceExample, write_reference
 from timonel.models.inspection import signatures_of
-from timonel.models.keras_model import ModelInputs, inputs_of, keras_of, summary_of
+from timonel.models.keras_model import (
+    ModelInputs,
+    inputs_of,
+    is_without_call,
+    keras_of,
+    parts_of,
+    summary_of,
+)
 from timonel.models.schema import (
     EXPORT_FILE,
     REFERENCE_FILE,
@@ -52,9 +60,12 @@ from timonel.models.signatures import (
     scores_of,
     table_input,
     trace_model,
+    trace_parts,
 )
 from timonel.storage import digest_file, digest_tree, publish_dir, write_document
 from timonel.storage.atomic import aside_dir, unwritable
+
+NO_TRANSFORMS = "the transforms of the training data are unknown"
 
 
 def export_live(  # noqa: PLR0913 - the contract between training and models, all keywords
@@ -69,7 +80,9 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
     columns: Mapping[str, str] | None = None,
     preprocess: Transform | None = None,
     input_spec: Any = None,
-    reference: Mapping[str, Any] | None = None,
+    reference: Mapping[str, Any] | str | None = None,
+    replays: bool = False,
+    note: str | None = None,
 ) -> Export:
     """Export ``model`` into ``folder``, replacing what is there.
 
@@ -91,8 +104,12 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
             or a dictionary of scalars) and returns the model's input without a batch axis.
         input_spec: The structure of TensorSpec seen by ``fit``, for subclassed models.
         reference: Held-out examples: ``keys``; ``sources``, each a raw file's absolute path or a
-            row by column; ``scores``, the model's own outputs for them, as returned by ``predict``;
-            ``labels``, the true indices (or one-hot rows) or values; optionally ``digests``.
+            row by column; ``outputs``, the model's own outputs for them by name; ``labels``, the
+            true indices (or one-hot rows) or values; optionally ``digests``. Or the reason for
+            having none.
+        replays: Whether ``transform`` also applies functions of the script, which
+            ``preprocessing`` does not have.
+        note: Why only tensor signatures are exported.
 
     Raises:
         ModelError: The model has not been built, or cannot be saved as a graph.
@@ -100,13 +117,19 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
         InputError: The folder cannot be written, for example because the disk is full.
     """
     package, keras_version = keras_of(model)
-    inputs = inputs_of(model, input_spec)
-    raw = _raw_input(input_kind, transform, columns, preprocess, inputs)
+    parts = parts_of(model) if is_without_call(model) else {}
+    raw = None
     with _as_input_errors(Path(folder)), _as_model_errors(model):
-        traced = trace_model(model, inputs, raw, labels)
+        if parts:
+            traced = trace_parts(parts)
+        else:
+            inputs = inputs_of(model, input_spec)
+            raw = _raw_input(input_kind, transform, columns, preprocess, inputs)
+            several = label_mode == "multihot"
+            traced = trace_model(model, inputs, raw, labels, several_labels=several)
     with _as_input_errors(Path(folder)), _destination(Path(folder), model) as target:
         with _as_model_errors(model):
-            variables = _save(model, traced, target / SAVED_MODEL_DIR, labels, preprocess)
+            variables = _save(model, traced, target / SAVED_MODEL_DIR, labels)
             write_architecture(target, model, package, variables)
         kept = _write_predictions(target / REFERENCE_FILE, reference, traced.meaning, labels)
         saved = target / SAVED_MODEL_DIR
@@ -120,12 +143,13 @@ def export_live(  # noqa: PLR0913 - the contract between training and models, al
             preparation=Preparation(
                 input_kind=input_kind if raw else "tensor",
                 transforms=None if preprocess else preprocessing,
-                source="preprocess" if preprocess else "data.load" if raw else "unknown",
+                source=_source(raw, preprocess, replays=replays),
             ),
             meaning=traced.meaning,
             model=summary_of(model),
             reference=kept,
-            notes=_notes(traced.meaning, raw, labels),
+            unchecked=reference if isinstance(reference, str) else None,
+            notes=_notes(traced.meaning, raw, labels, note, parts),
             versions={
                 "tensorflow": tf.__version__,
                 package: keras_version,
@@ -166,18 +190,22 @@ def _raw_input(
     )
 
 
-def _save(
-    model: Any,
-    traced: TracedModel,
-    folder: Path,
-    labels: Sequence[str] | None,
-    preprocess: Transform | None,
-) -> list[Any]:
+def _source(
+    raw: RawInput | None, preprocess: Transform | None, *, replays: bool
+) -> Literal["data.load", "data.load and map", "preprocess", "unknown"]:
+    if raw is None:
+        return "unknown"
+    if preprocess is not None:
+        return "preprocess"
+    return "data.load and map" if replays else "data.load"
+
+
+def _save(model: Any, traced: TracedModel, folder: Path, labels: Sequence[str] | None) -> list[Any]:
     """Save the signatures, and return the variables in the order of the SavedModel."""
     functions = {name: each.function for name, each in traced.signatures.items()}
     root = tf.Module()
     root.variables_used = _variables(model, functions.values())
-    root.resources = [*_resources(model), *_resources(preprocess)]
+    root.resources = _resources(functions.values())
     with aside_dir(folder) as scratch:
         if labels:
             path = scratch / "labels.txt"
@@ -208,18 +236,23 @@ def _variables(model: Any, functions: Iterable[Any]) -> list[Any]:
     return [*kept, *used.values()]
 
 
-def _resources(owner: Any) -> list[Any]:
-    """Return lookup tables and similar resources, not listed by traced functions."""
-    if not isinstance(owner, tf.Module) and not hasattr(owner, "variables"):
-        return []  # nothing, or a plain function
+def _resources(functions: Iterable[Any]) -> list[Any]:
+    """Return the lookup tables and similar resources of traced functions."""
+    # Functions list handles only, and saving needs the Python objects. They may belong to a layer,
+    # or to a function that the script gave to `Dataset.map`.
+    handles = {
+        id(handle)
+        for function in functions
+        for handle in function.get_concrete_function().captured_inputs
+    }
     kind = tf.saved_model.experimental.TrackableResource
-    found = tf.train.TrackableView(owner).descendants()
-    return [resource for resource in found if isinstance(resource, kind)]
+    found = (each for each in gc.get_objects() if issubclass(type(each), kind))
+    return [resource for resource in found if id(resource.resource_handle) in handles]
 
 
 def _write_predictions(
     path: Path,
-    reference: Mapping[str, Any] | None,
+    reference: Mapping[str, Any] | str | None,
     meaning: OutputKind,
     labels: Sequence[str] | None,
 ) -> dict[str, Any] | None:
@@ -234,21 +267,25 @@ def _write_predictions(
     Returns:
         The entry of the export document; None if there is nothing to compare.
     """
-    if reference is None or meaning.task == "tensor" or not len(reference["keys"]):
+    if reference is None or isinstance(reference, str) or not len(reference["keys"]):
         return None
-    outputs = np.asarray(reference["scores"], np.float32)[:MAX_EXAMPLES]
+    rows = {name: np.asarray(each, np.float32) for name, each in reference["outputs"].items()}
     if meaning.task == "classification":
-        outputs = scores_of(meaning, outputs).numpy()
-    truth = _true_labels(reference.get("labels"), labels)
+        rows = {"scores": scores_of(meaning, next(iter(rows.values()))).numpy()}
+    count = min(len(reference["keys"]), MAX_EXAMPLES)
+    outputs = np.concatenate([rows[name][:count].reshape(count, -1) for name in sorted(rows)], 1)
+    # Several labels of an example, or several outputs, have no single truth.
+    is_one = meaning.task != "tensor" and not meaning.several
+    truth = _true_labels(reference.get("labels"), labels, count) if is_one else None
     examples = [
         ReferenceExample(
             key=str(key),
             source=_plain_source(_at(reference.get("sources"), number)),
             digest=_at(reference.get("digests"), number),
-            scores=tuple(outputs[number].reshape(-1).tolist()),
+            scores=tuple(outputs[number].tolist()),
             label=_at(truth, number),
         )
-        for number, key in enumerate(reference["keys"][:MAX_EXAMPLES])
+        for number, key in enumerate(reference["keys"][:count])
     ]
     write_reference(path, examples)
     return {"file": path.name, "digest": digest_file(path), "examples": len(examples)}
@@ -264,14 +301,17 @@ def _plain_source(source: Any) -> Any:
     return {name: getattr(value, "item", lambda v=value: v)() for name, value in source.items()}
 
 
-def _true_labels(values: Any, labels: Sequence[str] | None) -> list[float] | None:
+def _true_labels(values: Any, labels: Sequence[str] | None, count: int) -> list[float] | None:
     """Return true labels as class indices or values.
 
-    They are given as indices, values, one-hot rows or names.
+    They are given as indices, values, one-hot rows or names. None if they are anything else, such
+    as images.
     """
     if values is None:
         return None
-    array = np.asarray(values)
+    array = np.asarray(values)[:count]
+    if array.dtype == object or len(array) < count or (not labels and array.size != count):
+        return None
     if array.dtype.kind in "US":
         return [float((labels or ()).index(str(name))) for name in array.ravel()]
     if labels and array.ndim == 2 and array.shape[1] > 1:
@@ -327,14 +367,19 @@ def _is_full_disk(error: Exception) -> bool:
 
 
 def _notes(
-    meaning: OutputKind, raw: RawInput | None, labels: Sequence[str] | None
+    meaning: OutputKind,
+    raw: RawInput | None,
+    labels: Sequence[str] | None,
+    note: str | None,
+    parts: Collection[str],
 ) -> tuple[str, ...]:
     notes = []
     if raw is None:
-        notes.append(
-            "the transforms of the training data are unknown, so the model takes tensors, not raw "
-            "files: train from timonel.data.load, or export with preprocess="
-        )
+        notes.append(f"the model takes tensors, not raw files or rows: {note or NO_TRANSFORMS}")
+    if parts:
+        first, *others = parts
+        rest = f"; signature_name= asks for {', '.join(others)}" if others else ""
+        notes.append(f"serving_default is the part {first}{rest}")
     if labels and meaning.task == "tensor":
         notes.append(f"the output has no labels: {meaning.because}")
     return tuple(notes)

@@ -7,7 +7,7 @@ first axis of every input and output is the batch.
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -87,6 +87,19 @@ class StoredSignature(StoredDocument):
     method: str = Field(default=PREDICT_METHOD, description="Method name of TensorFlow Serving.")
 
 
+def result_name(result: str, outputs: Collection[str]) -> str:
+    """Return the name of the output ``label``, ``scores`` or ``class_id`` of a classifier.
+
+    A model's own output of that name keeps it: the result is then ``predicted_label``.
+    """
+    return f"predicted_{result}" if result in outputs else result
+
+
+def result_of(result: str, outputs: Mapping[str, Any]) -> Any:
+    """Return the result ``label``, ``scores`` or ``class_id`` of an answer; None without it."""
+    return outputs.get(f"predicted_{result}", outputs.get(result))
+
+
 class OutputKind(StoredDocument):
     """Kind of the model's output, and its conversion in the exported graph."""
 
@@ -99,6 +112,9 @@ class OutputKind(StoredDocument):
     binary: bool = Field(
         default=False, description="Whether one output p becomes the two scores [1 - p, p]."
     )
+    several: bool = Field(
+        default=False, description="Whether any number of labels may apply to an example."
+    )
 
 
 class Preparation(StoredDocument):
@@ -110,8 +126,8 @@ class Preparation(StoredDocument):
     transforms: Mapping[str, Any] | None = Field(
         default=None, description="Transforms of data.load that the graph repeats."
     )
-    source: Literal["data.load", "preprocess", "unknown"] = Field(
-        description="Origin of the transforms."
+    source: Literal["data.load", "data.load and map", "preprocess", "unknown"] = Field(
+        description="Origin of the transforms; functions of `Dataset.map` are not in `transforms`."
     )
 
 
@@ -147,6 +163,9 @@ class Export(StoredDocument):
     model: ModelSummary = Field(description="Summary of the Keras model.")
     reference: Mapping[str, Any] | None = Field(
         default=None, description="Held-out predictions: file, digest and number of examples."
+    )
+    unchecked: str | None = Field(
+        default=None, description="Why there are no held-out predictions to check with."
     )
     notes: tuple[str, ...] = Field(default=(), description="Notes for users.")
     versions: Mapping[str, str] = Field(

@@ -1,7 +1,7 @@
 """Signatures of an exported model as traced functions. TensorFlow processes only.
 
-``serving_default`` takes raw input (image files or rows) and returns results for clients (label and
-scores, or a value); ``tensor`` is the plain Keras model.
+``serving_default`` takes raw input (image files or rows), and returns the model's outputs by their
+names, with label and scores for a classifier; ``tensor`` is the plain Keras model.
 
 TensorFlow turns the names of a signature's inputs into names of graph nodes and Python parameters.
 A column named ``sepal length (cm)``, ``class`` or ``Größe`` can be neither: saving fails, or mixes
@@ -25,11 +25,12 @@ from timonel.errors import ModelError, SpecError
 from timonel.models.keras_model import (
     ModelInputs,
     call_in_inference,
+    inputs_of,
     keras_of,
     name_outputs,
     output_kind_of,
 )
-from timonel.models.schema import OutputKind
+from timonel.models.schema import OutputKind, result_name
 
 SERVING = "serving_default"
 TENSOR = "tensor"
@@ -144,22 +145,21 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
 
 
 def trace_model(
-    model: Any, inputs: ModelInputs, raw: RawInput | None, labels: Sequence[str] | None
+    model: Any,
+    inputs: ModelInputs,
+    raw: RawInput | None,
+    labels: Sequence[str] | None,
+    *,
+    several_labels: bool = False,
 ) -> TracedModel:
     """Trace the signatures of ``model``.
 
-    Without ``raw`` both signatures take the model's own tensors.
+    Without ``raw`` both signatures take the model's own tensors. With ``several_labels`` an example
+    may have any number of them.
     """
-
-    def call(*tensors: Any) -> dict[str, Any]:
-        return name_outputs(model, call_in_inference(model, inputs.pack(tensors)))
-
-    # tf-keras relies on AutoGraph for the ifs and loops of subclassed models; Keras 3 does not need
-    # it.
-    autograph = keras_of(model)[0] == "tf_keras"
-    traced = _trace(call, inputs.specs, inputs.names, autograph=autograph)
+    traced = _trace_call(model, inputs)
     outputs = traced.function.get_concrete_function().structured_outputs
-    meaning = output_kind_of(model, outputs, labels)
+    meaning = output_kind_of(model, outputs, labels, several=several_labels)
 
     def serve(*tensors: Any) -> dict[str, Any]:
         prepared = inputs.pack(tensors) if raw is None else raw.prepare(tensors)
@@ -167,33 +167,54 @@ def trace_model(
         return read_outputs(meaning, named, labels)
 
     specs, names = (raw.specs(), list(raw.dtypes)) if raw else (inputs.specs, inputs.names)
-    serving = _trace(serve, specs, names, autograph=autograph)
+    serving = _trace(serve, specs, names, autograph=_needs_autograph(model))
     return TracedModel({SERVING: serving, TENSOR: traced}, meaning)
+
+
+def trace_parts(parts: Mapping[str, Any]) -> TracedModel:
+    """Trace a signature for each of several models; the first one is ``serving_default`` too."""
+    traced = {name: _trace_call(part, inputs_of(part)) for name, part in parts.items()}
+    because = f"the model has no call(), but {len(parts)} models: {', '.join(parts)}"
+    meaning = OutputKind(task="tensor", output="values", because=because)
+    return TracedModel({SERVING: next(iter(traced.values())), **traced}, meaning)
+
+
+def _trace_call(model: Any, inputs: ModelInputs) -> TracedSignature:
+    def call(*tensors: Any) -> dict[str, Any]:
+        return name_outputs(model, call_in_inference(model, inputs.pack(tensors)))
+
+    return _trace(call, inputs.specs, inputs.names, autograph=_needs_autograph(model))
+
+
+def _needs_autograph(model: Any) -> bool:
+    # tf-keras relies on AutoGraph for the ifs and loops of subclassed models; Keras 3 does not need
+    # it.
+    return keras_of(model)[0] == "tf_keras"
 
 
 def read_outputs(
     meaning: OutputKind, outputs: Mapping[str, Any], labels: Sequence[str] | None
 ) -> dict[str, Any]:
-    """Turn the model's outputs into results for clients.
+    """Return the model's outputs, and what a classifier's mean.
 
-    Axis 0 of every output is the batch.
-
-    Returns:
-        For a classification ``label`` string [B], ``scores`` float32 [B, C] and ``class_id`` int64
-        [B]; for a regression ``value`` float32 [B] or [B, D]; otherwise ``outputs``.
+    Axis 0 of every output is the batch. A classification adds ``scores`` float32 [B, C]; unless
+    several labels may apply, also ``label`` string [B] and ``class_id`` int64 [B].
     """
-    if meaning.task == "tensor":
-        return dict(outputs)
-    output = tf.cast(next(iter(outputs.values())), tf.float32)
-    if meaning.task == "regression":
-        return {"value": tf.squeeze(output, -1) if output.shape[1:] == [1] else output}
-    scores = scores_of(meaning, output)
-    class_id = tf.argmax(scores, axis=-1)
-    return {
-        "label": tf.gather(tf.constant(list(labels or ()), tf.string), class_id),
-        "scores": scores,
-        "class_id": class_id,
-    }
+    found = {name: _as_float32(output) for name, output in outputs.items()}
+    if meaning.task != "classification":
+        return found
+    (output,) = outputs.values()
+    results = {"scores": scores_of(meaning, output)}
+    if not meaning.several:
+        class_id = tf.argmax(results["scores"], axis=-1)
+        label = tf.gather(tf.constant(list(labels or ()), tf.string), class_id)
+        results |= {"label": label, "class_id": class_id}
+    return found | {result_name(name, outputs): value for name, value in results.items()}
+
+
+def _as_float32(output: Any) -> Any:
+    # Clients rarely have a type for 16 bits.
+    return tf.cast(output, tf.float32) if output.dtype in {tf.float16, tf.bfloat16} else output
 
 
 def scores_of(meaning: OutputKind, output: Any) -> Any:

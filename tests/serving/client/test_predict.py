@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from timonel.errors import NotFoundError, ServingError, SpecError
-from timonel.serving.client.connection import HttpError
-from timonel.serving.client.predict import predict
+from timonel.serving.client.connection import ClientSignature, HttpError
+from timonel.serving.client.instances import Instance
+from timonel.serving.client.predict import _prediction, predict
 from timonel.serving.server_records import ServerRecord, write_record
 from timonel.storage import find_workspace
 
@@ -213,3 +214,29 @@ def test_a_server_decides_itself_what_its_models_may_do(scripted, trust):
     with pytest.raises(SpecError, match="start that server with --allow-op or --op-library"):
         predict(f"{scripted.url}/v1/models/m", [[1.0]], **trust)
     assert scripted.asked == []
+
+
+@pytest.mark.parametrize(
+    ("outputs", "row", "expected"),
+    [
+        (("dense_1",), [12.5], (None, {}, 12.5)),
+        (("dense_1",), 3, (None, {}, 3.0)),
+        (("dense_1",), [1.0, 2.0], (None, {}, None)),
+        (("price", "size"), {"price": [1.0], "size": [2.0]}, (None, {}, None)),
+        (
+            ("dense", "label", "scores", "class_id"),
+            {"dense": [0.3], "label": "no", "scores": [0.7, 0.3], "class_id": 0},
+            ("no", {"no": 0.7, "yes": 0.3}, None),
+        ),
+        (
+            ("scores", "predicted_scores"),  # several labels; the model's own scores are logits
+            {"scores": [-1.0, 2.0], "predicted_scores": [0.3, 0.9]},
+            ("yes", {"yes": 0.9, "no": 0.3}, None),
+        ),
+    ],
+)
+def test_labels_scores_and_a_number_are_found_among_the_outputs(outputs, row, expected):
+    signature = ClientSignature("m", 1, (), outputs)
+    found = _prediction(Instance("row 1", None), row, signature, ["no", "yes"])
+    assert (found.label, found.scores, found.value) == expected
+    assert found.outputs == (row if len(outputs) > 1 else {outputs[0]: row})

@@ -98,7 +98,7 @@ def test_a_model_of_arrays_takes_tensors(here: TrainingContext, model: object) -
 
 def test_nothing_was_fitted(here: TrainingContext) -> None:
     assert exporting.export_fitted(here.export_dir, None) == (
-        "the script called no fit: there is no model to export"
+        "the script called no fit and saved no model: there is none to export"
     )
     assert not here.export_dir.exists()
 
@@ -141,6 +141,61 @@ def test_rows_of_a_table(here: TrainingContext, tmp_path: Path) -> None:
         "kind": tf.constant([first.source["kind"]]),
     }
     assert np.allclose(served(**raw)["scores"][0], first.scores, atol=1e-6)
+
+
+def test_functions_of_map_are_part_of_the_served_model(
+    here: TrainingContext, tmp_path: Path
+) -> None:
+    import keras
+
+    from timonel.data import convert
+
+    rows = [f"word{n % 5} word{n % 3},{n * 7 % 23},{['no', 'yes'][n % 2]}" for n in range(60)]
+    (tmp_path / "rows.csv").write_text("\n".join(["note,size,answer", *rows]) + "\n")
+    table = convert(tmp_path / "rows.csv", tmp_path / "t", label="answer", columns={"note": "text"})
+    train = load(table.uri, batch_size=8, features="columns")
+    words = keras.layers.StringLookup(vocabulary=[f"word{n}" for n in range(5)])
+    model = keras.Sequential(
+        [keras.layers.Embedding(6, 4), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    )
+    mapped = train.map(lambda x, y: (words(tf.strings.split(x["note"]).to_tensor()), y))
+    model(next(iter(mapped))[0])
+
+    assert exporting.export_fitted(here.export_dir, Fitted(model, mapped)) is None
+
+    export = verify_export(here.export_dir)
+    assert (export.preparation.input_kind, export.notes) == ("table", ())
+    assert export.preparation.source == "data.load and map"
+    (first, *_) = reference_of(here.export_dir, export)
+    served = tf.saved_model.load(here.export_dir / "saved_model").signatures["serving_default"]
+    found = served(note=tf.constant([first.source["note"]]))
+    assert np.allclose(found["scores"][0], first.scores, atol=1e-6)
+
+
+def test_inputs_that_cannot_be_made_from_raw_ones_leave_tensors(
+    here: TrainingContext, model: object, dataset: Dataset
+) -> None:
+    train = load(dataset.uri, batch_size=8)
+    shifted = train.map(lambda x, y: (x + tf.cast(y, tf.float32)[:, None, None, None], y))
+    warnings: list[str] = []
+    assert exporting.export_fitted(here.export_dir, Fitted(model, shifted), warnings.append) is None
+    export = verify_export(here.export_dir)
+    assert export.preparation.input_kind == "tensor"
+    assert "makes the inputs from the labels" in export.notes[0]
+    assert "context().export(model, preprocess=...)" in warnings[0]
+
+
+def test_random_outputs_are_not_compared(here: TrainingContext, dataset: Dataset) -> None:
+    import keras
+
+    class Noise(keras.layers.Layer):
+        def call(self, x: tf.Tensor) -> tf.Tensor:
+            return x + tf.random.normal(tf.shape(x))
+
+    noisy = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), Noise()])
+    train = load(dataset.uri, batch_size=8)
+    assert exporting.export_fitted(here.export_dir, Fitted(noisy, train)) is None
+    assert verify_export(here.export_dir).unchecked == "the model's outputs are random"
 
 
 @pytest.mark.process

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from timonel.errors import NotFoundError, ServingError, SpecError
 from timonel.models.safety.trust_options import TrustOptions
+from timonel.models.schema import result_of
 from timonel.options import with_defaults
 from timonel.serving.client.connection import (
     ClientSignature,
@@ -56,7 +57,7 @@ class Prediction:
         version: The version that answered.
         label: The most likely class, for a classifier.
         scores: The score of every class, highest first; by index if the classes have no names.
-        value: The number, for a regression.
+        value: The number, for a model with one number per row and no labels.
         outputs: All outputs of the model, by name.
     """
 
@@ -292,18 +293,25 @@ def _prediction(
     item: Instance, row: Any, signature: ClientSignature, labels: Sequence[str]
 ) -> Prediction:
     outputs = row if len(signature.outputs) > 1 else {signature.outputs[0]: row}
-    scores = _scores(outputs.get("scores"), labels)
-    label = outputs.get("label")
-    value = outputs.get("value")
+    scores = _scores(result_of("scores", outputs), labels)
+    label = result_of("label", outputs)
     return Prediction(
         source=item.source,
         model=signature.model,
         version=signature.version,
         label=label if isinstance(label, str) else next(iter(scores), None),
         scores=scores,
-        value=float(value) if isinstance(value, int | float) else None,
+        value=_only_number(outputs),
         outputs=outputs,
     )
+
+
+def _only_number(outputs: Mapping[str, Any]) -> float | None:
+    (value, *others) = outputs.values()
+    while isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and not others else None
 
 
 def _scores(scores: Any, labels: Sequence[str]) -> dict[str, float]:

@@ -50,10 +50,10 @@ def plan_fine_tuning(
         )
     read_architecture(folder)
     datasets = {each.uri: each.digest for each in record.inputs if each.type == "dataset"}
-    if export.preparation.transforms is None or not (data or datasets):
+    if export.preparation.source != "data.load" or not (data or datasets):
         raise SpecError(
-            f"run {record.id} did not train on data of timonel.data.load",
-            hint="load the data with timonel.data.load in the script, and train again",
+            f"run {record.id} did not train on data as timonel.data.load returns it",
+            hint="load the data with timonel.data.load, prepare them in layers, and train again",
         )
     if export.preparation.input_kind != "image":
         raise SpecError(

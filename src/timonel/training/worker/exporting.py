@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,17 +29,23 @@ from timonel.data.schema import (
     TextColumn,
 )
 from timonel.data.sources.kinds.dates import MISSING_DATE
-from timonel.errors import DataError, ModelError, SpecError
+from timonel.errors import DataError, InputError, ModelError, SpecError, TimonelError
 from timonel.models.exports import MAX_EXAMPLES
+from timonel.models.keras_model import call_in_inference, is_without_call, name_outputs
 from timonel.models.savedmodel import export_live
 from timonel.storage import digest_bytes
 from timonel.training.worker import redirected_saves
 from timonel.training.worker.fit.managed_fit import Fitted
+from timonel.training.worker.fit.model_fit import replace_method
 from timonel.training.worker.inputs import fit_data
+from timonel.training.worker.inputs.replay import NotReplayableError, Replay, replay_of
 
 logger = logging.getLogger(__name__)
 
 _exported_by_script: list[Any] = []
+
+_saved: list[Any] = []
+"""The model that the script saved last, which a loop of its own may have trained."""
 
 surrounding: Callable[[Any], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 """Context manager around a model's export; may copy remote variables into this process."""
@@ -58,7 +65,7 @@ def export_own(
     _exported_by_script.append(model)
     with surrounding(model), redirected_saves.suspended():
         if preprocess is None:
-            _export(folder, model, record, None, labels)
+            _export(folder, model, _Source(record), labels)
             return
         export_live(
             model,
@@ -72,65 +79,155 @@ def export_own(
         )
 
 
-def export_fitted(folder: Path, fitted: Fitted | None) -> str | None:
-    """Export the last fitted model, unless the script exported one; return why it could not."""
+def export_fitted(
+    folder: Path, fitted: Fitted | None, warn: Callable[[str], object] = logger.warning
+) -> str | None:
+    """Export the last fitted model, unless the script exported one; return why it could not.
+
+    Without a fitted model, export the one that the script saved last.
+    """
     if _exported_by_script:
         return None
     if fitted is None:
-        return "the script called no fit: there is no model to export"
-    loaded = fit_data.find_loaded(fitted.data)
-    if loaded is not None and loaded.is_changed:
-        logger.warning(
-            "the script transforms the data of timonel.data.load, which the served model will not: "
-            "if it needs to, call context().export(model, preprocess=...)"
-        )
-    record = loaded.record if loaded else None
+        if not _saved:
+            return "the script called no fit and saved no model: there is none to export"
+        fitted = Fitted(_saved[0], None)
     try:
         with surrounding(fitted.model):
-            _export(folder, fitted.model, record, fit_data.data_spec(fitted.data), None)
+            _export(folder, fitted.model, _source_of(fitted), None, warn)
     except (ModelError, SpecError) as error:
         return f"the fitted model cannot be exported: {error}"
     return None
 
 
+def watch_saves(keras: Any) -> None:
+    """Note the model that the script or a callback saves."""
+
+    def note(original: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
+        _saved[:] = [model]
+        return original(**arguments)
+
+    for name in ("save", "export"):
+        replace_method(keras.Model, name, note)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Origin of a model's input.
+
+    Args:
+        record: The load; None if the transforms of raw input are unknown.
+        replay: Functions that the script mapped over the load.
+        spec: The structure of the model's input, if known.
+        unknown: Why the transforms are unknown.
+    """
+
+    record: load_registry.LoadRecord | None = None
+    replay: Replay | None = None
+    spec: Any = None
+    unknown: str = "the model was not fitted on data of timonel.data.load"
+
+
+def _source_of(fitted: Fitted) -> _Source:
+    # Validation data are prepared as those to predict; training data may be augmented.
+    for data in (fitted.validation, fitted.data):
+        if not fit_data.is_dataset(data):
+            continue
+        try:
+            replay = replay_of(data)
+        except Exception as error:  # noqa: BLE001 - the functions are the user's
+            return _Source(spec=fitted.spec, unknown=_reason(error))
+        if replay is not None:
+            return _Source(replay.record, replay, fitted.spec)
+    loaded = fit_data.find_loaded(fitted.data)
+    if loaded is None:
+        return _Source(spec=fitted.spec)
+    if loaded.is_changed:
+        logger.warning(
+            "the script transforms the data of timonel.data.load, which the served model will not: "
+            "if it needs to, call context().export(model, preprocess=...)"
+        )
+    return _Source(loaded.record, spec=fitted.spec)
+
+
 def _export(
     folder: Path,
     model: Any,
-    record: load_registry.LoadRecord | None,
-    spec: Any,
+    source: _Source,
     labels: Sequence[str] | None,
+    warn: Callable[[str], object] = logger.warning,
 ) -> None:
-    if record is None:
-        logger.warning(
-            "the model was not fitted on data of timonel.data.load: exporting it with tensor input"
+    record, reason = source.record, source.unknown
+    known = {
+        "labels": labels or (record.labels if record else None) or None,
+        "label_mode": record.label_mode if record else None,
+        "input_spec": source.spec,
+    }
+    if is_without_call(model):
+        reason = "it has no call()"
+    elif record is not None:
+        try:
+            _export_raw(folder, model, record, source, known)
+        except Exception as error:  # the model and the functions are the user's
+            if isinstance(error, InputError) and not isinstance(error, SpecError):
+                raise  # a full disk
+            reason = _reason(error)
+        else:
+            return
+    export_live(model, folder, preprocessing=None, input_kind="tensor", note=reason, **known)
+    if is_without_call(model):
+        warn("the model has no call(): the export has a signature for each of its built models")
+    else:
+        warn(
+            f"the exported model takes tensors, not raw files or rows: {reason}. To add raw input, "
+            "the script calls timonel.training.context().export(model, preprocess=...)."
         )
-        export_live(
-            model,
-            folder,
-            preprocessing=None,
-            labels=labels,
-            input_kind="tensor",
-            label_mode=None,
-            input_spec=spec,
-        )
-        return
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimonelError):
+        return error.message
+    if isinstance(error, NotReplayableError):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), "")
+    return f"preparing raw input fails with {type(error).__name__}: {first[:200]}"
+
+
+def _export_raw(
+    folder: Path,
+    model: Any,
+    record: load_registry.LoadRecord,
+    source: _Source,
+    known: Mapping[str, Any],
+) -> None:
+    preprocessing, replay = record.preprocessing, source.replay
+    if isinstance(preprocessing, TablePreprocessing) and replay is not None and replay.used:
+        # Clients send the columns that the model uses.
+        used = [each for each in preprocessing.columns if _is_used(each.column, replay.used)]
+        preprocessing = preprocessing.model_copy(update={"columns": tuple(used)})
+    prepare = replay.inputs if replay is not None else lambda x: _as_input(x, source.spec)
+    transform = _transform(preprocessing)
+    reference = _reference(model, record, source)
+    if isinstance(reference, str):
+        logger.warning("no reference predictions in the export: %s", reference)
     export_live(
         model,
         folder,
-        preprocessing=record.preprocessing.model_dump(mode="json"),
-        labels=labels or record.labels or None,
-        input_kind=record.preprocessing.kind,
-        label_mode=record.label_mode,
-        transform=_transform(record.preprocessing, spec),
-        columns=_columns(record.preprocessing),
-        input_spec=spec,
-        reference=_reference(model, record, spec),
+        preprocessing=preprocessing.model_dump(mode="json"),
+        input_kind=preprocessing.kind,
+        transform=lambda raw: prepare(transform(raw)),
+        columns=_columns(preprocessing),
+        reference=reference,
+        replays=replay is not None,
+        **known,
     )
 
 
-def _transform(
-    preprocessing: ImagePreprocessing | TablePreprocessing, spec: Any
-) -> Callable[[Any], Any]:
+def _is_used(column: str, names: Collection[str]) -> bool:
+    return any(name == column or name.startswith(f"{column}/") for name in names)
+
+
+def _transform(preprocessing: ImagePreprocessing | TablePreprocessing) -> Callable[[Any], Any]:
     if isinstance(preprocessing, ImagePreprocessing):
         return lambda contents: image_batch(preprocessing, contents)
     dates = _dates(preprocessing.columns)
@@ -138,7 +235,7 @@ def _transform(
     def rows(columns: Mapping[str, Any]) -> Any:
         # Clients send dates as texts, as they are in a table.
         values = {k: parse_dates(v, dates[k]) if k in dates else v for k, v in columns.items()}
-        return _as_input(table_batch(preprocessing, values), spec)
+        return table_batch(preprocessing, values)
 
     return rows
 
@@ -175,45 +272,74 @@ def _as_input(features: Any, spec: Any) -> Any:
     return features
 
 
-def _reference(model: Any, record: load_registry.LoadRecord, spec: Any) -> dict[str, Any] | None:
-    """Return the training pipeline's predictions for held-out records, for the export check."""
+def _reference(
+    model: Any, record: load_registry.LoadRecord, source: _Source
+) -> dict[str, Any] | str:
+    """Return the training pipeline's predictions for held-out records, or why there are none."""
     try:
         dataset = Dataset.open(record.uri)
         split = next((name for name in ("test", "validation") if dataset.count(name)), None)
         if split is None:
-            return None
+            return "the dataset has no held-out records"
         examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
-        outputs, labels = _predict(model, record, split, len(examples), spec)
-    except DataError as error:  # the records are damaged
-        logger.warning("no reference predictions in the export: %s", error)
-        return None
-    if outputs is None:
-        return None
+        predicted = _predict(model, record, split, len(examples), source)
+    except DataError as error:
+        return f"the held-out records cannot be read: {error}"
+    if isinstance(predicted, str):
+        return predicted
+    outputs, labels = predicted
     keys = [example[KEY_FEATURE] for example in examples]
-    found = {"keys": keys, "scores": outputs, "labels": labels, "digests": None}
+    found = {"keys": keys, "outputs": outputs, "labels": labels, "digests": None}
     if isinstance(record.preprocessing, ImagePreprocessing):
-        source = Path(dataset.manifest.source.uri)
+        root = Path(dataset.manifest.source.uri)
         digests = [digest_bytes(example[IMAGE_FEATURE]) for example in examples]
-        return {**found, "sources": [str(source / key) for key in keys], "digests": digests}
+        return {**found, "sources": [str(root / key) for key in keys], "digests": digests}
     dates = _dates(record.preprocessing.columns).keys()
     return {**found, "sources": [_row(example, dates) for example in examples]}
 
 
 def _predict(
-    model: Any, record: load_registry.LoadRecord, split: str, count: int, spec: Any
-) -> tuple[Any, Any] | tuple[None, None]:
-    scores, labels, seen = [], [], 0
+    model: Any, record: load_registry.LoadRecord, split: str, count: int, source: _Source
+) -> tuple[dict[str, Any], Any] | str:
+    found: dict[str, list[Any]] = {}
+    labels: list[Any] = []
+    seen = 0
     for x, y in _load_again(record, split):
-        output = model(_as_input(x, spec), training=False)
-        if not hasattr(output, "shape"):
-            logger.warning("no reference predictions in the export: the model has several outputs")
-            return None, None
-        scores.append(np.asarray(output, np.float32))
-        labels.append(np.asarray(y))
-        seen += len(scores[-1])
+        rows = len(tf.nest.flatten(x)[0])
+        if source.replay is None:
+            prepared, truth = _as_input(x, source.spec), y
+        else:
+            prepared, *rest = source.replay.mapped(x, y)
+            truth = rest[0] if rest else None
+        outputs = name_outputs(model, call_in_inference(model, prepared))
+        if not all(_is_rows(each, rows) for each in outputs.values()):
+            return "an output of the model is not numbers with a row for each input"
+        if not seen and _differ(outputs, name_outputs(model, call_in_inference(model, prepared))):
+            return "the model's outputs are random"
+        for name, output in outputs.items():
+            found.setdefault(name, []).append(np.asarray(output, np.float32))
+        labels.append(truth)
+        seen += rows
         if seen >= count:
             break
-    return np.concatenate(scores)[:count], np.concatenate(labels)[:count]
+    is_array = all(hasattr(each, "shape") for each in labels)
+    joined = {name: np.concatenate(each)[:count] for name, each in found.items()}
+    return joined, np.concatenate([np.asarray(y) for y in labels])[:count] if is_array else None
+
+
+def _is_rows(output: Any, rows: int) -> bool:
+    dtype = getattr(output, "dtype", tf.string)
+    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    return is_number and bool(output.shape.rank) and output.shape[0] == rows
+
+
+def _differ(outputs: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    return not all(
+        np.allclose(
+            np.asarray(output, np.float32), np.asarray(again[name], np.float32), equal_nan=True
+        )
+        for name, output in outputs.items()
+    )
 
 
 def _load_again(record: load_registry.LoadRecord, split: str) -> Any:

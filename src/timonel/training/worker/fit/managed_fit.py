@@ -37,10 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Fitted:
-    """Model and data of the last ``fit`` call."""
+    """Model and data of the last ``fit`` call, and the structure of the model's input."""
 
     model: Any
     data: Any
+    validation: Any = None
+    spec: Any = None
 
 
 @dataclass(eq=False)
@@ -57,6 +59,7 @@ class Fits:
     _: KW_ONLY
     loop: Any = None
     last: Fitted | None = None
+    is_fitting: bool = False
     _count: int = 0  # of calls so far, and the steps and epochs of all
     _steps: int = 0
     _epochs: int = 0
@@ -79,7 +82,9 @@ class Fits:
         if self._outer is not None:
             return self._fit_inside(self._outer, original, model, arguments)
         number, self._count = self._count, self._count + 1
-        data = arguments.get("x")
+        data, validation = arguments.get("x"), arguments.get("validation_data")
+        spec = fit_data.data_spec(data)
+        self.is_fitting = True  # until it ends: a failed call leaves a half-trained model
         if keeps_state(data):
             self._used_data.add(data)
         slots = building.optimizer_variables(getattr(model, "optimizer", None))
@@ -98,7 +103,9 @@ class Fits:
                 for plugin in self.plugins:
                     stack.enter_context(plugin.around_fit(arguments))
                 history = self._train(original, call)
-        self.last = Fitted(model, data)
+        if spec is None and not hasattr(data, "__dataframe__"):
+            spec = fit_data.data_spec(arguments.get("x"))  # the feed has made a dataset
+        self.last, self.is_fitting = Fitted(model, data, validation, spec), False
         for plugin in self.plugins:
             plugin.fit_ends(model, history)
         return history

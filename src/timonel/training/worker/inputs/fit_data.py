@@ -14,8 +14,6 @@ from timonel.training.worker.private import tf_data
 
 BATCH_SIZE = 32
 """Of Keras, by default."""
-# Datasets that change which elements come and when, not their content.
-_HARMLESS = ("Options", "Prefetch", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Shard", "Model")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ def find_loaded(dataset: Any) -> Loaded | None:
 
 
 def _is_harmless(dataset: Any) -> bool:
-    return type(dataset).__name__.lstrip("_").startswith(_HARMLESS)
+    return type(dataset).__name__.lstrip("_").startswith(tf_data.KEEPS_ELEMENTS)
 
 
 def unpack(batch: Any) -> tuple[Any, Any, Any]:

@@ -24,6 +24,19 @@ AVAILABILITY_FUNCTION = "_calculate_replicas_with_values"
 _ONE_TO_ONE = ("Map", "ParallelMap", "Prefetch", "Options")
 """Datasets that make each element from one input element."""
 
+KEEPS_ELEMENTS = (
+    "Options",
+    "Prefetch",
+    "Cache",
+    "Repeat",
+    "Take",
+    "Skip",
+    "Shuffle",
+    "Shard",
+    "Model",
+)
+"""Datasets that change which elements come and when, not their content."""
+
 _ONE_PASS = (
     *_ONE_TO_ONE,
     "Batch",
@@ -81,6 +94,24 @@ def stream_behind_maps(dataset: Any) -> load_registry.Stream | None:
             return stream
         (dataset,) = dataset_inputs(dataset)
     return None
+
+
+def maps_of(dataset: Any) -> tuple[Any, list[Callable[..., Any]]] | None:
+    """Return the load behind a pipeline, and the functions mapped over its batches, in order.
+
+    None if no load is behind it, or other operations change its elements.
+    """
+    functions: list[Callable[..., Any]] = []
+    while load_registry.stream_of(dataset) is None:
+        parents = dataset_inputs(dataset)
+        if len(parents) != 1:
+            return None
+        if _kind(dataset) in {"Map", "ParallelMap"}:
+            functions.insert(0, dataset._map_func._func)
+        elif not _kind(dataset).startswith(KEEPS_ELEMENTS):
+            return None
+        (dataset,) = parents
+    return dataset, functions
 
 
 def size_of(dataset: Any) -> int | None:
