@@ -23,6 +23,7 @@ from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from timonel.data import Dataset
 from timonel.engines import FailureCause, JobState
 from timonel.errors import Interrupted, UserCodeError
+from timonel.models import export
 from timonel.models.exports import reference_of, verify_export
 from timonel.storage import Workspace
 from timonel.training import Run, train
@@ -212,6 +213,39 @@ def test_the_users_error_is_shown_once_and_nothing_else(
     newest = engine.jobs()[0]
     assert (newest.state, newest.cause) == (JobState.FAILED, FailureCause.USER_ERROR)
     assert newest.restarts == 0
+
+
+def test_a_script_that_fails_after_fit_keeps_its_model(
+    jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    script = tmp_path / "old.py"
+    script.write_text(
+        "import keras, numpy as np\n"
+        "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name='last')])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model.fit(np.zeros((8, 4)), np.zeros(8))\n"
+        "model.save('trained')\n"
+    )
+    with pytest.raises(UserCodeError, match=r"model\.save\('model\.keras'\)") as caught:
+        train(script, workspace=jobs_workspace, on=engine)
+    assert "TF_USE_LEGACY_KERAS=1" in str(caught.value)
+    version = export("last", name="kept", workspace=jobs_workspace, optimize=False)
+    assert set(version.signatures["serving_default"].outputs) == {"last"}
+
+
+def test_a_script_of_its_own_loop_has_the_model_that_it_saved(
+    jobs_workspace: Workspace, engine: BareEngine, tmp_path: Path
+) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import keras, numpy as np\n"
+        "model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name='last')])\n"
+        "model.compile('sgd', 'mse')\n"
+        "model.train_on_batch(np.zeros((8, 4)), np.zeros(8))\n"
+        f"model.save({str(tmp_path / 'model.keras')!r})\n"
+    )
+    run = train(script, workspace=jobs_workspace, on=engine)
+    assert [artifact.type for artifact in run.record.outputs] == ["savedmodel"]
 
 
 def test_damaged_held_out_records_do_not_cost_the_model(

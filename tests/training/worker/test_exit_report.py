@@ -50,6 +50,27 @@ def test_whose_fault_it_was(error: BaseException, peers: int, cause: FailureCaus
     assert (result.exit_code == EXIT_RETRYABLE) == (cause in retryable)
 
 
+@pytest.mark.parametrize(
+    ("call", "cures"),
+    [
+        ("keras.optimizers.RMSprop(lr=1e-4)", ("learning_rate=", "TF_USE_LEGACY_KERAS=1")),
+        ("keras.Sequential().save('folder')", ("model.keras", "TF_USE_LEGACY_KERAS=1")),
+    ],
+)
+def test_scripts_for_keras_2_are_told_the_cure(
+    call: str, cures: tuple[str, ...], tmp_path: Path
+) -> None:
+    import keras
+
+    with pytest.raises(ValueError) as caught:
+        eval(call, {"keras": keras})
+    outcome = of_exception(caught.value, script="/s.py", peers=0)
+    for cure in cures:
+        assert cure in outcome.message
+        assert outcome.traceback is not None
+        assert cure in outcome.traceback
+
+
 def test_what_could_not_be_allocated_is_said() -> None:
     error = ResourceExhaustedError(
         None,

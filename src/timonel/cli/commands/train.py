@@ -22,7 +22,7 @@ from timonel.cli.options import (
     takes,
 )
 from timonel.cli.settings import GlobalOptions
-from timonel.errors import SpecError
+from timonel.errors import JobError, SpecError
 from timonel.training.train_options import JOB, PROGRAM, TrainOptions
 
 if TYPE_CHECKING:
@@ -164,6 +164,9 @@ def train(
         try:
             _follow(run, remarks)
             run.wait()
+        except JobError:
+            _mention_model(run, remarks)
+            raise
         except KeyboardInterrupt:
             run.job.stop()
             run.job.wait()
@@ -188,8 +191,13 @@ def _print_run(run: Run, remarks: Console, *, json: bool, detach: bool) -> None:
         return
     line = outcome_line(run.id, record.status, record.duration_s, record.metrics, out.width)
     out.print(line, soft_wrap=True)
-    if any(artifact.type == "savedmodel" for artifact in record.outputs):
-        remarks.print("next: timonel export --name NAME", style="dim", soft_wrap=True)
+    _mention_model(run, remarks)
+
+
+def _mention_model(run: Run, remarks: Console) -> None:
+    if any(artifact.type == "savedmodel" for artifact in run.record.outputs):
+        line = f"model of run {run.id}: 'timonel export --name NAME' publishes it"
+        remarks.print(line, style="dim", soft_wrap=True)
 
 
 def _follow(run: Run, screen: Console) -> None:

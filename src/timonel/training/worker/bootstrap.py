@@ -161,7 +161,7 @@ def _run_alone(task: Task) -> None:
 def _run_managed(task: Task, name: Strategy, termination: Termination) -> None:
     run = _open_run(task)
     with contextlib.ExitStack() as stack:
-        finish: list[Callable[[], None]] = []
+        finish: list[Callable[[bool], None]] = []
 
         def begin() -> None:
             finish.append(stack.enter_context(_managed(task, name, termination, run)))
@@ -173,19 +173,27 @@ def _run_managed(task: Task, name: Strategy, termination: Termination) -> None:
         (task.task_dir / "ready").touch()
         heartbeat.begin(task.task_dir)
         silence.watch(task.task_dir / "progress", functools.partial(_warn, run))
-        with until_exit():
-            run_program_of(task, run)
+        try:
+            with until_exit():
+                run_program_of(task, run)
+        except (Exception, SystemExit):
+            for end in finish:
+                end(False)
+            raise
         if run is not None and task.spec.settings.evaluation.evaluator:
             EvaluationRecords(task.job_dir).mark_trained()
         for end in finish:
-            end()
+            end(True)
 
 
 @contextlib.contextmanager
 def _managed(
     task: Task, name: Strategy, termination: Termination, run: RunWriter | None
-) -> Iterator[Callable[[], None]]:
-    """Import Keras and let its ``fit`` train as the job says; yield what exports the model."""
+) -> Iterator[Callable[[bool], None]]:
+    """Import Keras and let its ``fit`` train as the job says; yield what exports the model.
+
+    It takes whether the script has succeeded.
+    """
     settings = task.spec.settings
     require_tensorflow_backend(os.environ.get(KERAS_BACKEND))
     from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow
@@ -249,9 +257,10 @@ def _managed(
         beside_program.enter_context(own_copies)
         beside_program.enter_context(recorded_summaries(run))
 
-        def finish() -> None:
+        def finish(succeeded: bool) -> None:
             beside_program.close()
-            managed.finish(services, context, fits)
+            end = managed.finish if succeeded else managed.finish_failed
+            end(services, context, fits)
 
         yield finish
 

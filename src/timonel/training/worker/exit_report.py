@@ -65,6 +65,13 @@ _BUILD_FIRST = (
     "several devices. Before the loop, call model.build(input_shape) and "
     "optimizer.build(model.trainable_variables) in strategy.scope()."
 )
+# Errors of Keras 3 in scripts that were written for Keras 2.
+_KERAS_2 = "set TF_USE_LEGACY_KERAS=1 to train with Keras 2 (pip install tf-keras)"
+_CURES = {
+    "Invalid filepath extension for saving": "save with a suffix, as in "
+    f"model.save('model.keras'), or {_KERAS_2}",
+    "Argument(s) not recognized: {'lr'": f"name it learning_rate=, or {_KERAS_2}",
+}
 _OUT_OF_MEMORY_ERRORS = frozenset({"MemoryError", "ResourceExhaustedError"})
 
 
@@ -101,6 +108,10 @@ def of_exception(
         notes = [note for found in chain(error) for note in getattr(found, "__notes__", ())]
         message = "; ".join([_memory_message(error), *notes])
         return TaskOutcome(EXIT_FAILED, FailureCause.OUT_OF_MEMORY, message, text)
+    cure = next((cure for words, cure in _CURES.items() if words in str(error)), None)
+    if cure is not None:
+        message = f"{summary(error)[:300]}: {cure}"
+        return TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, message, f"{text}\n{cure}\n")
     return TaskOutcome(EXIT_FAILED, FailureCause.USER_ERROR, summary(error), text)
 
 

@@ -120,6 +120,7 @@ def plugins_of(
         # First, as layers and pipelines keep what they were created with.
         Patch(functools.partial(hidden_state.make_generators_restorable, keras)),
         Patch(functools.partial(redirected_saves.separate_caches, services.cluster)),
+        Patch(functools.partial(exporting.watch_saves, keras)),
     ]
     if loop is not None:
         # It has taken Keras' own `fit`, and replaces its steps: the next two would not apply.
@@ -149,9 +150,21 @@ def plugins_of(
     return plugins
 
 
+def finish_failed(services: Services, context: TrainingContext, fits: Fits) -> None:
+    """Export the model of a script that failed after ``fit``, if no other task must take part."""
+    if len(context.cluster.trainers) > 1 or fits.is_fitting:
+        return
+    try:
+        reason = exporting.export_fitted(context.export_dir, fits.last, services.warn)
+    except Exception:  # noqa: BLE001 - the script's error is the one to report
+        return
+    if reason is None:
+        services.warn("The script failed after training: the model is exported as fit left it.")
+
+
 def finish(services: Services, context: TrainingContext, fits: Fits) -> None:
     """Export the model, then wait for all tasks: the chief hosts the cluster's services."""
-    reason = exporting.export_fitted(context.export_dir, fits.last)
+    reason = exporting.export_fitted(context.export_dir, fits.last, services.warn)
     if reason is not None:
         services.warn(reason)
     services.barrier()
