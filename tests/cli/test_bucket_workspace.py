@@ -16,7 +16,6 @@ import pytest
 from PIL import Image
 
 from tests.storage.faulty import FaultyServer
-from tests.storage.test_workspace_contract import saved_model
 from timonel.data import Dataset
 from timonel.storage.object_store import ObjectStore
 
@@ -105,7 +104,11 @@ def test_a_killed_publication_is_invisible_and_can_be_repeated(
     call: Call,
     tmp_path: Path,
 ) -> None:
-    add = ("models", "add", "m", saved_model(tmp_path / "model"))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.py").write_text("class PythonModel:\n    pass\n")
+    (model / "weights").write_bytes(b"w" * 100)
+    add = ("models", "add", "m", model)
     ObjectStore(faulty[0]).write(
         "FORMAT", b'{"kind": "workspace", "format": 1, "id": "0123456789abcdef0123456789abcdef"}'
     )

@@ -355,5 +355,8 @@ def _newest(found: ModelSettings, model: str) -> int:
     """Return the newest version of a model."""
     versions = versions_at(found.base_path)
     if not versions:
-        raise NotFoundError(f"{model} has no numbered versions in {found.base_path}")
+        raise NotFoundError(
+            f"{model} has no numbered versions in {found.base_path}",
+            hint=f"of a single SavedModel, 'timonel models add {found.name} {model}' makes one",
+        )
     return versions[-1]

@@ -19,6 +19,7 @@ from timonel.errors import ModelError
 from timonel.models.schema import StoredSignature, TensorInfo
 
 PYTHON_MODEL_FILE = "model.py"
+TFLITE_FILE = "model.tflite"
 PYTHON_MODEL_CLASS = "PythonModel"
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -87,6 +88,11 @@ def is_saved_model(folder: Path) -> bool:
 def is_python_model(folder: Path) -> bool:
     """Return whether ``folder`` holds a Python model, which may load a SavedModel beside it."""
     return (folder / PYTHON_MODEL_FILE).is_file()
+
+
+def is_flatbuffer(folder: Path) -> bool:
+    """Return whether ``folder`` holds a TensorFlow Lite model alone."""
+    return (folder / TFLITE_FILE).is_file() and not is_saved_model(folder)
 
 
 def check_python_model(folder: Path) -> None:

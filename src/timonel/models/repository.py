@@ -31,6 +31,7 @@ from timonel.models.exports import (
 from timonel.models.inspection import (
     PYTHON_MODEL_FILE,
     check_python_model,
+    is_flatbuffer,
     is_python_model,
     is_saved_model,
 )
@@ -155,7 +156,8 @@ class ModelRepository:
 
         Args:
             name: The model's name.
-            source: A SavedModel made elsewhere, or a Python model. No Python code of it is run.
+            source: A SavedModel made elsewhere, or a Python or TensorFlow Lite model. No Python
+                code of it is run.
 
         Raises:
             SpecError: The name is not a valid model name.
@@ -165,7 +167,7 @@ class ModelRepository:
         check_name(name)
         if is_python_model(source):
             check_python_model(source)
-        elif not is_saved_model(source):
+        elif not is_saved_model(source) and not is_flatbuffer(source):
             raise ModelError(
                 f"{source} holds neither a SavedModel nor a Python model",
                 hint=f"name a folder with saved_model.pb or {PYTHON_MODEL_FILE}",

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from timonel.errors import NotFoundError, SpecError, TimonelError
 from timonel.models.inspection import (
     PYTHON_MODEL_FILE,
+    TFLITE_FILE,
+    is_flatbuffer,
     is_python_model,
     is_saved_model,
     signatures_of,
@@ -78,12 +80,12 @@ class ModelVersion(BaseModel):
 
     @cached_property
     def signatures(self) -> Mapping[str, StoredSignature]:
-        """Signatures of the SavedModel; empty for a Python model.
+        """Signatures of the SavedModel; empty for a Python or TensorFlow Lite model.
 
         Raises:
             ModelError: The SavedModel is broken.
         """
-        return {} if self.is_python else signatures_of(self.path)
+        return {} if self.is_python or is_flatbuffer(self.path) else signatures_of(self.path)
 
     def describe(self) -> dict[str, Any]:
         """Return all known facts about the version, as JSON.
@@ -134,8 +136,8 @@ def unknown_model(name: str, known: Sequence[str], folder: Path) -> NotFoundErro
 def publish_hint(name: str) -> str:
     """Return how to publish a version."""
     return (
-        f"publish one with 'timonel export --name {name}', or a SavedModel with "
-        f"'timonel models add {name} FOLDER'"
+        f"publish one with 'timonel export --name {name}', or a model made elsewhere with "
+        f"'timonel models add {name} PATH'"
     )
 
 
@@ -148,7 +150,7 @@ def holds_models(path: Path) -> bool:
 
 
 def _is_model(folder: Path) -> bool:
-    names = ("saved_model.pb", "saved_model.pbtxt", PYTHON_MODEL_FILE, VERSION_FILE)
+    names = ("saved_model.pb", "saved_model.pbtxt", TFLITE_FILE, PYTHON_MODEL_FILE, VERSION_FILE)
     return any((folder / name).is_file() for name in names)
 
 
@@ -157,7 +159,7 @@ def open_version(path: Path) -> ModelVersion | None:
     absolute = path.absolute()
     if not holds_models(absolute):
         return None
-    if is_saved_model(absolute) or is_python_model(absolute):
+    if is_saved_model(absolute) or is_python_model(absolute) or is_flatbuffer(absolute):
         if VERSION_NUMBER.fullmatch(absolute.name):
             return version_at(absolute.parent.name, int(absolute.name), absolute)
         return version_at(absolute.name, 1, absolute)

@@ -34,7 +34,7 @@ from timonel.storage.remote import push
 from timonel.storage.run_transfer import RunTransfer
 
 # One of these makes a folder complete; of an export with a model, the document.
-_LAST = ("saved_model.pb", "saved_model.pbtxt", "model.py", "export.json")
+_LAST = ("saved_model.pb", "saved_model.pbtxt", "model.tflite", "model.py", "export.json")
 _RESERVED = ".reserved"
 
 

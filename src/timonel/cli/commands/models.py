@@ -67,18 +67,33 @@ def show(ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False) -
 def add(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="Model name.")],
-    folder: Annotated[str, typer.Argument(help="SavedModel, or folder with a model.py.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="SavedModel, folder of versions, .keras, .h5 or .tflite file, or folder with a "
+            "model.py; a path, or a URI of a bucket."
+        ),
+    ],
     json: Json = False,
 ) -> None:
-    """Publish a SavedModel or Python model as the next version."""
+    """Publish a model made elsewhere as the next version, after one request to it.
+
+    The request has an example of zeros and empty texts. Of a folder of versions, the newest one is
+    taken.
+    """
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.progress import Steps
+    from timonel.models.adding import add_model
     from timonel.models.repository import workspace_models
-    from timonel.storage import local_path
 
     settings = GlobalOptions.of(ctx)
-    version = workspace_models(settings.find(create=True)).add(name, local_path(folder))
+    repository = workspace_models(settings.find(create=True))
+    with Steps(settings.remarks(stderr=json)) as steps:
+        version, failure = add_model(repository, name, source, steps)
     settings.mention_shared_workspace()
+    if failure is not None:
+        settings.remarks(stderr=json).print(f"unchecked: {failure}", style="yellow", soft_wrap=True)
     if json:
         print_json(render.version_json(version))
         return

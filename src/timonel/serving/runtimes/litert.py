@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from timonel.models.inspection import TFLITE_FILE
 from timonel.models.runtime_choice import FLATBUFFER_FILE, chosen_runtime
 from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.base import LoadedModel, Runtime
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.settings.batching import cores
-from timonel.serving.settings.runtime import LITERT, TFLITE_FILE, RuntimeSettings
+from timonel.serving.settings.runtime import LITERT, RuntimeSettings
 from timonel.serving.signature import (
     DEFAULT_SIGNATURE,
     DTYPE_NAMES,

@@ -6,14 +6,18 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from timonel.models.inspection import PYTHON_MODEL_FILE, is_python_model
+from timonel.models.inspection import (
+    PYTHON_MODEL_FILE,
+    TFLITE_FILE,
+    is_flatbuffer,
+    is_python_model,
+)
 from timonel.models.runtime_choice import chosen_runtime
 from timonel.serving.manager.sources import check_files, version_folders
 from timonel.serving.settings.models import TENSORFLOW, ModelSettings
 from timonel.serving.settings.runtime import (
     AUTO,
     LITERT,
-    TFLITE_FILE,
     PythonSettings,
     RuntimeSettings,
 )
@@ -29,7 +33,7 @@ def runtime_of(path: Path, settings: RuntimeSettings) -> str:
     if settings.name != AUTO:
         return settings.name
     # TensorFlow's runtime looks for a frozen graph itself.
-    return LITERT if chosen_runtime(path) == "litert" else TENSORFLOW
+    return LITERT if chosen_runtime(path) == "litert" or is_flatbuffer(path) else TENSORFLOW
 
 
 def needs_tensorflow(models: Sequence[ModelSettings], settings: RuntimeSettings) -> bool:

@@ -17,7 +17,6 @@ from timonel.units import Seconds
 AUTO = "auto"
 """The runtime that chooses another one for each version."""
 LITERT = "litert"
-TFLITE_FILE = "model.tflite"
 """LiteRT's model beside, or instead of, a SavedModel."""
 _FEW_CORES = 2
 _TENSORFLOWS_OWN = "TF_NUM_INTRAOP_THREADS"

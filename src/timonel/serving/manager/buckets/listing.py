@@ -21,7 +21,7 @@ from timonel.storage.content_cache import CacheError
 from timonel.storage.object_store import ObjectStore
 
 # Publishers write one of these last.
-_MODELS = frozenset({"saved_model.pb", "saved_model.pbtxt", "model.py"})
+_MODELS = frozenset({"saved_model.pb", "saved_model.pbtxt", "model.tflite", "model.py"})
 _SHARD = re.compile(r"(variables/variables)\.data-(\d{5})-of-(\d{5})")
 _CODES: Sequence[tuple[type[TimonelError], Code]] = (
     (NotFoundError, Code.NOT_FOUND),

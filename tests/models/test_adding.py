@@ -1,0 +1,129 @@
+"""`add_model` takes models that other tools made, and tries them first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.buckets import open_bucket
+from timonel.errors import ModelError, NotFoundError, SpecError
+from timonel.models.adding import add_model
+from timonel.models.repository import ModelRepository
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> ModelRepository:
+    return ModelRepository(tmp_path / "models")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small Keras model in all forms: making them takes seconds."""
+    import keras
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("made")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="last")])
+    model.save(folder / "m.keras")
+    model.save(folder / "m.h5")
+    model.save_weights(folder / "m.weights.h5")
+    model.export(folder / "plain", verbose=False)
+    model.export(folder / "versions" / "1", verbose=False)
+    model.export(folder / "versions" / "12", verbose=False)
+    tf.saved_model.save(model, folder / "unsaved")
+    content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
+    (folder / "m.tflite").write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    yield from open_bucket("s3", request, monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["m.keras", "m.h5", "plain", "versions", "versions/1", "m.tflite"])
+def test_every_form_becomes_a_version(made: Path, repository: ModelRepository, name: str) -> None:
+    version, failure = add_model(repository, "m", made / name)
+    assert failure is None
+    assert (version.number, version.path.is_dir()) == (1, True)
+    if name != "m.tflite":
+        assert "serving_default" in version.signatures
+    if name in {"m.keras", "m.h5"}:
+        assert set(version.signatures["tensor"].outputs) == {"last"}
+        assert version.document is not None
+        assert version.document.provenance["source"][0]["name"] == name
+    else:
+        assert (version.path / "fingerprint.pb").is_file() != (name == "m.tflite")
+    (only,) = repository.versions("m")
+    assert only.number == 1
+
+
+def test_of_several_versions_the_newest_is_taken(made: Path, repository: ModelRepository) -> None:
+    version, _ = add_model(repository, "m", made / "versions")
+    fingerprint = (version.path / "fingerprint.pb").read_bytes()
+    assert fingerprint == (made / "versions" / "12" / "fingerprint.pb").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["m.keras", "versions", "plain"])
+def test_a_model_in_a_bucket(
+    made: Path, repository: ModelRepository, bucket: str, name: str
+) -> None:
+    from timonel.storage.object_store import ObjectStore
+
+    source = made / name
+    files = [source] if source.is_file() else [each for each in source.rglob("*") if each.is_file()]
+    store = ObjectStore(bucket)
+    for each in files:
+        store.write(str(each.relative_to(made)), each.read_bytes())
+    version, failure = add_model(repository, "m", f"{bucket}/{name}")
+    assert failure is None
+    assert "serving_default" in version.signatures
+
+
+def test_a_keras_3_model_without_its_variables_is_refused(
+    made: Path, repository: ModelRepository
+) -> None:
+    with pytest.raises(ModelError, match="was saved without its variables") as caught:
+        add_model(repository, "m", made / "unsaved")
+    assert "model.export('FOLDER')" in str(caught.value.hint)
+    assert "TF_USE_LEGACY_KERAS=1" in str(caught.value.hint)
+    assert repository.names() == []
+
+
+def test_a_model_that_refuses_empty_texts_is_published_with_the_reason(
+    repository: ModelRepository, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    module = tf.Module()
+    decode = tf.function(
+        lambda image: {"size": tf.shape(tf.io.decode_image(image[0]))[:1]},
+        input_signature=[tf.TensorSpec([None], tf.string, "image")],
+    )
+    tf.saved_model.save(module, str(tmp_path / "decoder"), {"serving_default": decode})
+    version, failure = add_model(repository, "m", tmp_path / "decoder")
+    assert version.number == 1
+    assert failure is not None
+    assert "does not take an example of zeros and empty texts: InvalidArgumentError" in failure
+
+
+def test_what_is_no_model_is_refused(
+    made: Path, repository: ModelRepository, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFoundError, match="nothing is at"):
+        add_model(repository, "m", tmp_path / "gone")
+    with pytest.raises(ModelError, match="holds no model"):
+        add_model(repository, "m", tmp_path)
+    (tmp_path / "m.txt").write_text("x")
+    with pytest.raises(ModelError, match="is not the file of a model"):
+        add_model(repository, "m", tmp_path / "m.txt")
+    with pytest.raises(ModelError, match=r"keras cannot load .*m.weights.h5"):
+        add_model(repository, "m", made / "m.weights.h5")
+    with pytest.raises(SpecError, match="invalid model name"):
+        add_model(repository, os.sep, made / "plain")
+    assert repository.names() == []
