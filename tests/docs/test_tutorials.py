@@ -34,6 +34,14 @@ SEQUENCE = (
     "scale",
 )
 """Pages that one reader follows, in this order."""
+PATHS = {
+    "text": {"label": "praise"},
+    "dates": {},
+    "series": {},
+    "transfer": {"label": "flower"},
+    "outputs": {},
+}
+"""Pages from raw files to an endpoint, and a part of its answer."""
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +64,7 @@ def test_each_tutorial_is_run_here() -> None:
     pages = {path.stem for path in TUTORIALS.glob("*.md")} - {"index", "page", "kubernetes"}
     assert pages == {
         *SEQUENCE,
+        *PATHS,
         "table",
         "python",
         "columns",
@@ -131,6 +140,27 @@ def test_the_tutorial_on_python_does_what_it_shows(tmp_path: Path) -> None:
     assert "setosa" in printed[2]
     assert "area 18.0" in printed[4]
     assert "stopped server" in printed[4]
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", PATHS)
+def test_a_path_to_an_endpoint_does_what_it_shows(page: str, tmp_path: Path) -> None:
+    try:
+        _, printed = run_page(TUTORIALS / f"{page}.md", tmp_path)
+    finally:
+        stop = [sys.executable, "-m", "timonel", "endpoints", "delete", "--yes"]
+        (name,) = re.findall(r"--name (\w+)", (TUTORIALS / f"{page}.md").read_text())
+        subprocess.run([*stop, name], cwd=tmp_path, capture_output=True, check=False)
+    assert "the exported model predicts the same" in printed[-2] or page == "series"
+    first, *more = json.loads(printed[-1].rpartition("deleted")[0])["predictions"]
+    assert len(more) == (page == "dates")
+    if page == "outputs":
+        assert first.keys() == {"rent", "expensive"}
+    elif PATHS[page]:
+        assert first | PATHS[page] == first
+    else:
+        assert len(first) == 1
 
 
 @pytest.mark.process
