@@ -278,7 +278,9 @@ class _Builder:
 
     def _code(self) -> Iterator[LayerFile]:
         folder = self._spec.folder
-        for name in source_files(folder) if folder is not None else ():
+        if folder is None:
+            return
+        for name in source_files(folder):
             yield file_at(folder / name, f"{CODE_FOLDER}/{name}")
 
     def _cached(self, key: str, what: str, files: Callable[[Path], Iterator[LayerFile]]) -> Layer:
