@@ -16,6 +16,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n)+")
 _INLINE = re.compile(r"`(timonel [^`\n]+)`")
 _SHELLS = {"", "sh", "text", "console"}
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 # Comments, pipes, redirections and further commands.
 _REST = re.compile(r"\s+(?:#|\||>|&&|\|\|).*|;$")
 
@@ -27,7 +28,19 @@ def command_lines(page: Path) -> list[str]:
     blocks += _INDENTED.findall(_FENCE.sub("", text))
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     commands = (line.strip().removeprefix("$ ") for line in lines)
-    return [_REST.sub("", line) for line in commands if line.startswith("timonel ")]
+    return [_command(line) for line in commands if line.startswith("timonel ")]
+
+
+def _command(line: str) -> str:
+    """Cut off what follows a command, outside of quotes."""
+    quoted: list[str] = []
+
+    def hide(found: re.Match[str]) -> str:
+        quoted.append(found[0])
+        return f"\0{len(quoted) - 1}\0"
+
+    hidden = _REST.sub("", _QUOTED.sub(hide, line))
+    return re.sub(r"\0(\d+)\0", lambda found: quoted[int(found[1])], hidden)
 
 
 def mentioned_commands(page: Path) -> list[str]:

@@ -76,7 +76,7 @@ def test_a_plain_name_is_no_folder_of_raw_files(workspace, tmp_path, monkeypatch
             assert str(caught.value) == (
                 f"no model 'digits' in this workspace, and the folder {reference} has no version "
                 "such as 1/saved_model.pb: publish one with 'timonel export --name digits', or a "
-                "SavedModel with 'timonel models add digits FOLDER'"
+                "model made elsewhere with 'timonel models add digits PATH'"
             )
     with pytest.raises(NotFoundError, match="no workspace"):
         workspace_for(tmp_path / "none", ["digits"])

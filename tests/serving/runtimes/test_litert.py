@@ -181,7 +181,9 @@ def test_it_is_preferred_where_it_is_there(folder, exports):
     preferring = RuntimeSettings(prefer_tflite=True)
     assert runtime_of(folder, preferring) == "litert"
     assert runtime_of(exports / "doubler", preferring) == "tensorflow"
-    assert runtime_of(folder, RuntimeSettings(name="auto")) == "tensorflow"
+    # Nothing else is in the folder.
+    assert runtime_of(folder, RuntimeSettings(name="auto")) == "litert"
+    assert runtime_of(exports / "doubler", RuntimeSettings(name="auto")) == "tensorflow"
     assert runtime_of(folder, RuntimeSettings(name="auto", by_model={"m": "litert"}).of("m")) == (
         "litert"
     )

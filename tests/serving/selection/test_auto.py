@@ -38,7 +38,8 @@ def test_what_is_needed_at_the_start(lite, tmp_path):
 
     told = RuntimeSettings(name="auto", by_model={"lite": "litert"})
     assert not needed(told, model(lite.parent, "lite"))
-    assert needed(told, model(lite.parent, "lite"), model(lite.parent))
+    assert not needed(AUTO, model(lite.parent))
+    assert needed(told, model(lite.parent, "lite"), model(tmp_path / "nowhere"))
     preferring = RuntimeSettings(prefer_tflite=True)
     assert not needed(preferring, model(lite.parent))
     # A later version counts, and what cannot be looked into is most likely TensorFlow's.

@@ -29,7 +29,14 @@ from timonel.data.schema import (
     TextColumn,
 )
 from timonel.data.sources.kinds.dates import MISSING_DATE
-from timonel.errors import DataError, InputError, ModelError, SpecError, TimonelError
+from timonel.errors import (
+    DataError,
+    InputError,
+    ModelError,
+    NotFoundError,
+    SpecError,
+    TimonelError,
+)
 from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.keras_model import call_in_inference, is_without_call, name_outputs
 from timonel.models.savedmodel import export_live
@@ -283,7 +290,7 @@ def _reference(
             return "the dataset has no held-out records"
         examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
         predicted = _predict(model, record, split, len(examples), source)
-    except DataError as error:
+    except (DataError, NotFoundError) as error:
         return f"the held-out records cannot be read: {error}"
     if isinstance(predicted, str):
         return predicted
