@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -263,3 +270,48 @@ def test_the_first_use_is_silent_and_reports_nothing_home(
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.process
+def test_the_page_shows_the_runs_with_the_documented_command(
+    tmp_path: Path, empty_database: Path
+) -> None:
+    workspace = Workspace(tmp_path / ".timonel")
+    with start_run(workspace, "train", name="base") as run:
+        pass
+    (workspace.root / "mlflow.db").write_bytes(empty_database.read_bytes())
+    sync_run(workspace, run.run_id, [MlflowMirror(workspace)])
+    page = Path(__file__).parents[3] / "docs/tutorials/run.md"
+    (command,) = re.findall(r"^mlflow (ui .*)$", page.read_text(), re.MULTILINE)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", *command.split(), "--port", str(port), "--workers", "1"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        asked = f"http://127.0.0.1:{port}/api/2.0/mlflow"
+        listed = answer(f"{asked}/experiments/search?max_results=9")["experiments"]
+        ids = [each["experiment_id"] for each in listed]
+        (shown,) = answer(f"{asked}/runs/search", {"experiment_ids": ids})["runs"]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+    assert shown["info"]["run_name"] == "base"
+
+
+def answer(url: str, body: dict[str, Any] | None = None) -> Any:
+    """Return the JSON of an address, which may need some time to answer."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    for _ in range(1200):
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return json.load(response)
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    raise TimeoutError(url)
