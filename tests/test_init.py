@@ -16,7 +16,7 @@ import typer
 import timonel
 from timonel.cli.commands.predict import BATCH_OPTIONS, SINGLE_OPTIONS
 from timonel.cli.main import app
-from timonel.errors import SpecError
+from timonel.errors import NotFoundError, SpecError
 from timonel.storage import Workspace
 from timonel.tracking import start_run
 
@@ -195,8 +195,12 @@ def test_runs_are_found_sorted_and_chosen(workspace: Workspace) -> None:
     for name, loss in (("a", 0.5), ("b", 0.25), ("c", 2.0)):
         with start_run(workspace, "train", name=name) as run:
             run.metrics({"loss": loss})
-    found = timonel.list_runs(workspace.root, where=["loss < 1"], sort="loss")
+    found = timonel.list_runs(where=["loss < 1"], sort="loss", workspace=workspace.root)
     assert [run.name for run in found] == ["b", "a"]
+    assert found[0] == timonel.read_run("b", workspace=workspace)
+    assert (found[0].status, found[0].metrics, found[0].params) == ("succeeded", {"loss": 0.25}, {})
+    with pytest.raises(NotFoundError):
+        found[0].job.status()
     assert repr(found[0]).endswith(" 'b' succeeded {'loss': 0.25}>")
     assert len(repr(found[0])) < 100
 

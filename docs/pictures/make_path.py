@@ -40,7 +40,7 @@ def main(folder: Path, picture: Path) -> None:
     report = json.loads((folder / "demo.json").read_text())
     draw_files(axes[0], folder)
     draw_dataset(axes[1], timonel.Dataset.open(folder / "data" / "digits"))
-    draw_run(axes[2], timonel.read_run(workspace, version.run_id))
+    draw_run(axes[2], timonel.read_run(version.run_id, workspace=workspace).record)
     draw_version(axes[3], version)
     draw_server(axes[4], report)
     for axis in axes[:4]:

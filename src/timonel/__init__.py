@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from timonel.models import ModelRepository, ModelVersion, export
     from timonel.serving import Prediction, Server, serve
     from timonel.storage import Workspace, find_workspace
-    from timonel.tracking import Artifact, RunRecord, lineage, list_runs, read_run
-    from timonel.training import Job, Run, train
+    from timonel.tracking import Artifact, RunRecord, lineage
+    from timonel.training import Job, Run, list_runs, read_run, train
     from timonel.tuning import Study, tune
 
 __all__ = [
@@ -74,8 +74,8 @@ __getattr__, __dir__ = lazy_names(
         "models": ("ModelRepository", "ModelVersion", "export"),
         "serving": ("Prediction", "Server", "serve"),
         "storage": ("Workspace", "find_workspace"),
-        "tracking": ("Artifact", "RunRecord", "lineage", "list_runs", "read_run"),
-        "training": ("Job", "Run", "train"),
+        "tracking": ("Artifact", "RunRecord", "lineage"),
+        "training": ("Job", "Run", "list_runs", "read_run", "train"),
         "tuning": ("Study", "tune"),
     },
     modules=("data", "testing", "tracking", "training"),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from timonel.errors import CorruptError, NotFoundError, SpecError, TimonelError
-from timonel.storage import find_workspace, read_document
+from timonel.storage import read_document
 from timonel.storage.workspace import Workspace
 from timonel.tracking.events import FILE_NAME, read_events
-from timonel.tracking.queries import Condition, sort_runs
 from timonel.tracking.records import RunHeader, RunRecord, first_line, fold
 from timonel.tracking.writer import RECORD_NAME
 
@@ -50,34 +47,12 @@ def read_run(workspace: Workspace, ref: str = "last", kind: str | None = None) -
     return _record(workspace.runs / _choose(headers, ref, kind).id)
 
 
-def list_runs(
-    workspace: Workspace | str | os.PathLike[str] | None = None,
-    kind: str | None = None,
-    *,
-    where: Sequence[str] = (),
-    sort: str | None = None,
-) -> list[RunRecord]:
+def list_runs(workspace: Workspace, kind: str | None = None) -> list[RunRecord]:
     """Read all runs, or those of one kind, newest first.
 
     Unreadable records are logged and skipped: one broken folder must not hide the rest.
-
-    Args:
-        workspace: A workspace or its location; see `timonel.storage.find_workspace`.
-        kind: Kind of work, such as ``train``.
-        where: Conditions that the runs meet, such as ``params.lr < 0.01``.
-        sort: Value to sort by, such as ``val_loss``; largest first with ``-``.
-
-    Raises:
-        NotFoundError: There is no workspace.
-        SpecError: A condition cannot be parsed, or no run has the value to sort by.
     """
-    conditions = [Condition.parse(each) for each in where]
-    if not isinstance(workspace, Workspace):
-        workspace = find_workspace(workspace, create=False)
-    headers = list_headers(workspace, kind)
-    found = [_folded(header, workspace.runs / header.id) for header in headers]
-    found = [run for run in found if all(each.holds(run) for each in conditions)]
-    return found if sort is None else sort_runs(found, sort)
+    return [_folded(header, workspace.runs / header.id) for header in list_headers(workspace, kind)]
 
 
 def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeader]:

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from timonel.engines import (
@@ -144,20 +144,46 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """Handle on a training run. Thread-safe.
+    """Handle on a run. Thread-safe.
 
     Every access reads the run's record again.
     """
 
     id: str
     workspace: Workspace
-    job: Job
+    _job: Job | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.record)
+
+    @property
+    def job(self) -> Job:
+        """The job that does the work.
+
+        Raises:
+            NotFoundError: The run has none, as of conversions and exports, or it was deleted.
+        """
+        if self._job is not None:
+            return self._job
+        from timonel.training.jobs import find_job  # noqa: PLC0415 - finds jobs by this module
+
+        return find_job(self.workspace, self.record.job_id or self.id)
 
     @property
     def record(self) -> RunRecord:
         """The run's current record: parameters, metrics, artifacts, status."""
         self.pull()
         return read_run(self.workspace, self.id)
+
+    @property
+    def kind(self) -> str:
+        """Kind of work, such as ``train`` or ``export``."""
+        return self.record.kind
+
+    @property
+    def name(self) -> str | None:
+        """Name given by the user, if any."""
+        return self.record.name
 
     @property
     def status(self) -> str:
@@ -200,6 +226,8 @@ class Run:
 
     def pull(self) -> None:
         """Bring the record up to date with the bucket, if other machines write it."""
+        if self._job is None:
+            return  # reading the record does
         if not self.job.engine.shares_machine and self.workspace.local_copy is not None:
             self.workspace.local_copy.runs.pull(self.id)
 
