@@ -164,6 +164,30 @@ def test_a_version_that_cannot_be_loaded_gets_no_traffic(
         shutil.rmtree(folder)
 
 
+def test_a_change_is_in_effect_once_it_is_waited_for(endpoint: Endpoint) -> None:
+    for number in (2, 1) * 5:
+        endpoint.split({number: 100})
+        endpoint.wait()
+        assert versions_of([predict(endpoint)]) == {str(number): 1}
+
+
+def test_a_change_is_not_in_effect_before_the_gateway_has_it(
+    endpoints: Endpoints, endpoint: Endpoint
+) -> None:
+    endpoint.split({1: 50, 2: 50})
+    endpoint.wait()  # until both versions are ready
+    endpoints.kill(gateway.SERVICE, signal.SIGSTOP)
+    try:
+        endpoint.split({2: 100})
+        # A stopped process still accepts connections.
+        with pytest.raises(ServingError, match="not ready after 3 s"):
+            endpoint.wait(3)
+    finally:
+        endpoints.kill(gateway.SERVICE, signal.SIGCONT)
+    endpoint.wait()
+    assert versions_of([predict(endpoint)]) == {"2": 1}
+
+
 def test_a_split_distributes_requests(endpoint: Endpoint) -> None:
     endpoint.split({1: 50, 2: 50})
     endpoint.wait()

@@ -88,6 +88,7 @@ class EndpointStatus(Observed):
 
     Attributes:
         routed: Number of the revision whose traffic rules apply; 0 before the first.
+        applied: Number of the one that the gateways have read, a moment later.
         proved: Versions that have had a ready replica, with the digests of their services.
         versions: Status by version.
         message: Why the latest revision is not in effect yet.
@@ -97,6 +98,7 @@ class EndpointStatus(Observed):
     """
 
     routed: int = 0
+    applied: int = 0
     proved: Mapping[int, str] = {}
     versions: Mapping[int, VersionStatus] = {}
     message: str | None = None

@@ -83,8 +83,8 @@ def wait_until_ready(
 
 def _applies(revision: Revision, status: EndpointStatus) -> bool:
     """Return whether the gateway has a revision, or a later one."""
-    if status.routed != revision.number:
-        return status.routed > revision.number
+    if status.applied != revision.number:
+        return status.applied > revision.number
     return status.contents == revision.spec.access.contents
 
 

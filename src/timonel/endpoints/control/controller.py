@@ -168,6 +168,7 @@ class Controller:
         with self._faults.of("gateway"):
             await self._gateway.run()
             await self._keep_zygote(now)
+            await self._note_applied(now)
         if now - self._scraped_at >= _SCRAPE_S:
             self._scraped_at = now
             await self._peers.read()
@@ -312,6 +313,16 @@ class Controller:
             for version in each.ready
         }
         self.activator.configure(limits, start_failures(self._services))
+
+    async def _note_applied(self, now: float) -> None:
+        """Publish which revisions the gateways have; they read changed files within a moment."""
+        for endpoint in self._endpoints.values() if self._leads else ():
+            if endpoint.status.applied == endpoint.status.routed:
+                continue
+            name, peers = endpoint.name, self._peers.admins
+            if await asyncio.to_thread(self._gateway.applies, name, peers):
+                endpoint.note_applied()
+                await self._publish(endpoint, now)
 
     async def _keep_zygote(self, now: float) -> None:
         """Keep the zygote of replicas running while an endpoint may start one."""

@@ -122,6 +122,10 @@ class Endpoint:
         self._find_scalers(now)
         return before != (planned.routed, planned.proved)
 
+    def note_applied(self) -> None:
+        """Note that the gateways have the routes of the routed revision."""
+        self.status = self.status.model_copy(update={"applied": self.status.routed})
+
     async def refresh_contents(self) -> None:
         """Read the confidential contents that the latest revision names, unless they are known.
 

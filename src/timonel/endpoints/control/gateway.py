@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +14,14 @@ from pydantic import TypeAdapter, ValidationError
 from timonel.endpoints.control.envoy import EnvoyProcess
 from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.parts import PROTOCOLS, Places, Route, cluster_name, endpoint_of
+from timonel.endpoints.gateway.parts import (
+    PROTOCOLS,
+    Places,
+    Route,
+    cluster_name,
+    endpoint_of,
+    table_name,
+)
 from timonel.endpoints.gateway.process import Admin, admin_socket, authorities
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.engines import ReplicaStatus, ServiceStatus
@@ -115,6 +122,20 @@ class Gateway:
                 # Without its admin socket, Envoy still reads its files within a moment.
                 return any(time.time() - each.since > _SETTLE_S for each in service.ready)
         return False
+
+    def applies(self, endpoint: str, peers: Mapping[str, Admin]) -> bool:
+        """Return whether all Envoys that answer have the routes of an endpoint that are written.
+
+        Args:
+            endpoint: Name of the endpoint.
+            peers: Admin interfaces of Envoys of other control planes.
+        """
+        name = table_name(endpoint)
+        written = self._files.version(name)
+        if written is None or not self.admins:
+            return False
+        found = [each.table_version(name) for each in (self.admins | dict(peers)).values()]
+        return all(version in {None, written} for version in found) and written in found
 
     def rejected(self) -> dict[str, str]:
         """Return why Envoy does not listen for endpoints, by name, and let it try again.

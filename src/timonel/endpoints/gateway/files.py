@@ -53,6 +53,11 @@ class ConfigFiles:
         if (text := self._written.get(name)) is not None:
             self._replace(name, text)
 
+    def version(self, name: str) -> str | None:
+        """Return the ``version_info`` of a written file; None if it is not written."""
+        text = self._written.get(name)
+        return None if text is None else str(json.loads(text)["version_info"])
+
     def read(self, name: str) -> Json:
         """Return the content of a file, also of an earlier process; empty if it is unreadable."""
         try:

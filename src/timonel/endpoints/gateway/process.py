@@ -218,6 +218,12 @@ class Admin:
                 found[name] = " ".join(str(error.get("details", "")).split())[:200]
         return found
 
+    def table_version(self, name: str) -> str | None:
+        """Return the version of a route table; None if Envoy does not answer or has none."""
+        path = f"/config_dump?resource=dynamic_route_configs&name_regex={quote(f'^{name}$')}"
+        found = json.loads(self.get(path) or b"{}").get("configs", [])
+        return next((str(each.get("version_info", "")) for each in found), None)
+
     def stats(self, pattern: str) -> dict[str, Any] | None:
         """Return counters and gauges by name; None if Envoy does not answer.
 
