@@ -730,7 +730,20 @@ def test_words_in_two_unicode_forms_are_named(
     forms = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
     path = make_csv("a,b,y", *(f"{i / 2},{forms[i // 2 % 2]},{i % 2}" for i in range(40)))
     (warning,) = convert(path, out, label="y", workspace=workspace).manifest.source.warnings
-    assert warning.startswith("two words of column b look like 'café', in different Unicode")
+    assert warning.startswith(f"two words of column b, {forms[1]!r} and {forms[0]!r}, are alike")
+
+
+def test_labels_that_are_equal_numbers_are_named(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    labels = ("01", "1", "1.0", "2")
+    path = make_csv("a,b,y", *(f"{i / 2},v{i % 2},{labels[i % 4]}" for i in range(80)))
+    dataset = convert(path, out, label="y", workspace=workspace)
+    assert dataset.labels == ("01", "1", "1.0", "2")
+    assert dataset.manifest.source.warnings == (
+        "two labels, '01' and '1', are equal numbers: write them alike, or they stay two",
+        "two labels, '01' and '1.0', are equal numbers: write them alike, or they stay two",
+    )
 
 
 def records_of(dataset: Dataset) -> dict[str, str]:

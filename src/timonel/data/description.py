@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from timonel._version import __version__
@@ -24,7 +26,8 @@ from timonel.data.rejected import REJECTED_NAME, write_rejected
 from timonel.data.schema import SPLITS, CategoricalColumn, Compression, Split, TableSchema
 from timonel.data.shards import ConversionJournal, ShardPlan
 from timonel.data.sources.base import Description, RawFiles, Scan, Source
-from timonel.data.statistics import NumberStatistics, Statistics
+from timonel.data.sources.columns import parse_number
+from timonel.data.statistics import Statistics
 from timonel.errors import DataError
 from timonel.storage.atomic import unwritable
 from timonel.storage.uris import without_credentials
@@ -68,6 +71,7 @@ def finish(
     records = sum(found.records for found in results.statistics.values())
     files = RawFiles(catalogue.digest_files(), records, results.raw_bytes)
     facts = planned.source.describe(results.statistics, files)
+    target = results.statistics["train"].target
     rejected = None
     try:
         parts = (journal.outcome(plan.name).index for plan in planned.shards)
@@ -89,7 +93,7 @@ def finish(
         task=planned.scan.task,
         record_schema=facts.schema,
         labels=tuple(planned.labels),
-        target=_target(results.statistics["train"].target),
+        target=None if target is None else Target(**target.summary()),
         counts={split: found.records for split, found in results.statistics.items()},
         label_counts=_label_counts(results.statistics, planned.labels),
         shards=tuple(results.shards),
@@ -149,10 +153,11 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
     lost = _lost(planned, results.statistics["train"])
     has_images = any(each.images or each.column_images for each in results.statistics.values())
     warnings = [f"label {label!r} has no training records" for label in lost[:NAMED]]
-    warnings += _lookalikes("labels", planned.labels)
+    warnings += list(_lookalikes("labels", planned.labels))[:NAMED]
     for column in facts.schema.columns if isinstance(facts.schema, TableSchema) else ():
         if isinstance(column, CategoricalColumn):
-            warnings += _lookalikes(f"words of column {column.name}", column.vocabulary)
+            found = _lookalikes(f"words of column {column.name}", column.vocabulary)
+            warnings += list(found)[:NAMED]
     if results.rotated:
         warnings.append(_sideways(results))
     return SourceInfo(
@@ -177,15 +182,15 @@ def _source(planned: Planned, results: _Results, facts: Description) -> SourceIn
 
 
 def _lookalikes(what: str, words: Sequence[str]) -> Iterator[str]:
-    """Yield a warning for each word that another one spells with other characters."""
-    first: dict[str, str] = {}
+    """Yield a warning for each word that only looks different from another one."""
+    first: dict[object, str] = {}
     for word in words:
-        known = first.setdefault(unicodedata.normalize("NFC", word), word)
-        if known != word:
-            yield (
-                f"two {what} look like {word!r}, in different Unicode characters: normalize them "
-                "to NFC, or they stay two"
-            )
+        is_number = math.isfinite(parse_number(word))
+        key = Decimal(word) if is_number else unicodedata.normalize("NFC", word)
+        if (known := first.setdefault(key, word)) != word:
+            how = "equal numbers" if is_number else "alike, but different Unicode characters"
+            cure = "write them alike" if is_number else "normalize them to NFC"
+            yield f"two {what}, {known!r} and {word!r}, are {how}: {cure}, or they stay two"
 
 
 def _sideways(results: _Results) -> str:
@@ -204,12 +209,6 @@ def _label_counts(
     if not labels:
         return {}
     return {s: {label: found.labels[label] for label in labels} for s, found in statistics.items()}
-
-
-def _target(numbers: NumberStatistics | None) -> Target | None:
-    if numbers is None:
-        return None
-    return Target(**numbers.summary())
 
 
 def _remove_strays(journal: ConversionJournal, manifest: Manifest) -> None:

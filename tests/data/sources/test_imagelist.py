@@ -136,6 +136,10 @@ def test_columns_without_a_header_that_are_not_known(make_images: MakeImages) ->
         ({"image_uri": "raw/none.png"}, r"raw/none\.png: cannot read raw/none\.png: No such file"),
         ({"image_uri": ""}, r"list\.csv#1: expected the path of an image file"),
         ({"image_uri": "raw/cat/000.png|raw/cat/001.png"}, ": 2 images"),
+        (
+            {"image_uri": "raw/a|b.png"},
+            r'raw/a: No such file or directory \(bars separate names; .*: \["raw/a\|b\.png"\]\)$',
+        ),
         ({"label": ""}, r"raw/cat/000\.png: no label in column 'label' in line 2"),
         ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),
         ({"image_uri": "list.csv"}, r"list\.csv: expected a JPEG, PNG, GIF, BMP or WebP image"),

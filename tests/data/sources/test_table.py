@@ -133,7 +133,9 @@ def test_a_row_with_several_bad_values_is_rejected_once(make_csv: MakeCsv) -> No
 def test_rows_with_an_infinite_value_are_rejected(make_csv: MakeCsv, word: str, fault: str) -> None:
     path = make_csv("a,y", *(f"{word if i % 4 == 3 else i},{i % 2}" for i in range(40)), "NaN,1")
     assert role(path).note == "10 values are no finite 32-bit numbers: rows rejected"
-    assert scanned(path)[1].rejected[0].reason == f"'{word}' {fault} in column 'a' in line 5"
+    rejected = scanned(path)[1].rejected[0]
+    assert rejected.reason == f"'{word}' {fault} in column 'a' in line 5"
+    assert rejected.hint == "leave the value empty, which means missing, or correct it"
     schema, _ = described(path)
     (column,) = schema.columns
     assert isinstance(column, NumericColumn)
@@ -519,6 +521,14 @@ def test_what_is_wrong_is_said_with_its_place(
 ) -> None:
     with pytest.raises(DataError, match=message):
         scanned(make_csv(*lines))
+
+
+def test_several_label_columns_are_to_be_one(make_csv: MakeCsv) -> None:
+    path = make_csv("x,cat,dog", "1,0,1", "2,1,0")
+    for label in ("cat,dog", "cat,cow"):
+        with pytest.raises(DataError) as caught:
+            scanned(path, label=label)
+        assert ("make one column of them" in str(caught.value.hint)) == (label == "cat,dog")
 
 
 def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:

@@ -123,10 +123,7 @@ class BeamRunner(RemoteRunner):
 def _run(
     flags: Sequence[str], work: PortableWork, exchange: Exchange, plans: Sequence[Any]
 ) -> None:
-    """Run the pipeline until it ends; cancel it if this is interrupted.
-
-    In the main thread, because Beam sets signal handlers.
-    """
+    """Run the pipeline in the main thread, as Beam sets signal handlers; cancel if interrupted."""
     with tempfile.TemporaryDirectory(prefix="timonel-") as folder:
         result = build(flags, work, exchange, plans, Path(folder)).run()
         try:

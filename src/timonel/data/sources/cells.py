@@ -77,6 +77,8 @@ class Cells:
                 found = kind.parse(value, self.files.read)
             except (ValueError, UnusableError) as error:
                 reason = error.reason if isinstance(error, UnusableError) else str(error)
+                if kind.type in _IMAGES and "|" in str(value) and str(value)[0] != "[":
+                    reason += f' (bars separate names; one with a bar: ["{value}"])'
                 raise UnusableError(
                     key,
                     f"column {name!r}: {reason}",

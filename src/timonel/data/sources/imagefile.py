@@ -215,10 +215,7 @@ def _check_kind(key: str, image: ImageFile, content: bytes) -> None:
 
 
 def _check_png(content: bytes) -> None:
-    """Check the chunks up to the last one.
-
-    Checksums of optional chunks are not checked, as in TensorFlow.
-    """
+    """Check the chunks up to the last one; as in TensorFlow, no checksums of optional ones."""
     place, kind = len(_PNG_MAGIC), b""
     while kind != b"IEND":
         if place + 12 > len(content):

@@ -59,17 +59,16 @@ class LabelColumn:
             )
         kinds = Kinds.of(values)
         bad, filled = count(kinds.bad), len(values) - count(kinds.missing)
-        task = self._task
         # A few words among numbers are errors of their rows.
-        numeric = bad == 0 or (bad * 10 <= filled and task is None)
+        numeric = bad == 0 or (bad * 10 <= filled and asked is None)
         if kinds.is_text and (self._file.is_typed or has_codes(kinds)):
             numeric = False
-        if task == "regression" and bad * 10 > filled:
+        if asked == "regression" and bad * 10 > filled:
             raise DataError(
                 f"a regression needs numbers, but the label column {name!r} has words",
                 hint="choose another --label, or --task classification",
             )
-        if not numeric and task != "regression":
+        if not numeric and asked != "regression":
             self._check_words(kinds)
             return "classification", self._classes(values)
         return self._numeric_labels(NumberColumn.of(kinds), column)
@@ -128,4 +127,7 @@ def multiple_labels(value: Any) -> str:
     labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
     if not isinstance(value, str) and any("|" in label for label in labels):
         raise DataError(f"a label contains a bar: {labels}", hint="use another character")
-    return "|".join(sorted({label.strip() for label in labels} - {""})) or "|"
+    names = {label.strip() for label in labels}
+    if len(names) < len(labels) and names <= {"0", "1", "0.0", "1.0", "False", "True"}:
+        raise DataError(f"labels are one-hot vectors: {labels}", hint="write names of classes")
+    return "|".join(sorted(names - {""})) or "|"

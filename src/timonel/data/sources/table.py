@@ -288,10 +288,10 @@ class TableSource(Source):
                 hint=f"name it with --label; the columns are {', '.join(names)}",
             )
         if label not in names:
-            raise DataError(
-                f"{self.location} has no column {label!r}",
-                hint=f"name the label column with --label; the columns are {', '.join(names)}",
-            )
+            hint = f"name the label column with --label; the columns are {', '.join(names)}"
+            if {*names}.issuperset(label.split(",")):
+                hint = "make one column of them, with the class of each row, or classes as in a|b"
+            raise DataError(f"{self.location} has no column {label!r}", hint=hint)
         return label
 
     def _check_options(self, file: TableFile, names: Sequence[str]) -> None:
@@ -339,10 +339,7 @@ class TableSource(Source):
             roles[name] = ColumnRole(name=name, role="drop", note=note, is_doubtful=True)
 
     def _splits(self, roles: Iterable[ColumnRole]) -> tuple[list[Split | None], set[int]]:
-        """Return the split of each row, and the rows to discard.
-
-        The list of splits is empty if no column assigns them.
-        """
+        """Return the split of each row, none if no column assigns them, and rows to discard."""
         found = [role.name for role in roles if role.role == "split"]
         if not found:
             return [], set()
@@ -364,6 +361,8 @@ class TableSource(Source):
             text = "" if value is None else str(value).strip()
             reason = why_unusable(text)
             hint = f"{PLAIN_NUMBERS}, or keep all as words: {columns_option(name, 'category')}"
+            if text.lstrip("+-").lower() in {"inf", "infinity"} or "too large" in reason:
+                hint = "leave the value empty, which means missing, or correct it"
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
                 if text in MISSING_WORDS:
