@@ -54,7 +54,6 @@ def shell_environment(work: Path) -> dict[str, str]:
         ("models", "c", ["cats", "cats/1", "cats/2"]),
         ("model_names", "", ["cats"]),
         ("datasets", "", ["data/cats"]),
-        ("jobs", "", ["last"]),
         ("studies", "", ["last"]),
         ("endpoints", "", []),
     ],

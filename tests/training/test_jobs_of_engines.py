@@ -80,6 +80,20 @@ def test_a_job_is_found_on_the_engine_of_its_run(
         find_job(workspace, "here")
 
 
+def test_a_job_has_the_name_of_its_run(workspace: Workspace) -> None:
+    engine = LocalEngine(workspace.jobs)
+    harness = LocalHarness.at(workspace.jobs, workspace.root)
+    for job_id, name in (("train-1", "digits"), ("train-2", "digits"), ("train-3", "train")):
+        start_run(workspace, "train", run_id=job_id, job_id=job_id, name=name, engine=engine.name)
+        harness.submit("ready", job_id=job_id)
+        harness.wait(job_id)
+    harness.close()
+    assert find_job(workspace, "digits").id == "train-2"
+    assert find_job(workspace, "train").id == "train-3"
+    with pytest.raises(NotFoundError, match="no job matches 'letters'"):
+        find_job(workspace, "letters")
+
+
 def test_jobs_of_a_missing_engine_do_not_hide_the_others(
     workspace: Workspace, install: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:

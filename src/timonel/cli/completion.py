@@ -40,12 +40,6 @@ def runs(workspace: Workspace) -> Iterable[str | None]:
 
 
 @_completer
-def jobs(workspace: Workspace) -> Iterable[str]:
-    """IDs of jobs, newest first."""
-    return [_LAST, *sorted((each.name for each in workspace.jobs.glob("*-*")), reverse=True)]
-
-
-@_completer
 def studies(workspace: Workspace) -> Iterable[str]:
     """Names of studies."""
     from timonel.tuning.studies import list_studies

@@ -51,7 +51,7 @@ def list_jobs(workspace: Workspace) -> list[JobStatus]:
 
 
 def find_job(workspace: Workspace, ref: str) -> Job:
-    """Return a job by its ID, a prefix of it, or ``last``."""
+    """Return a job by its ID, a prefix of it, the name of its run, or ``last``."""
     # Reads the bucket of a workspace only if no job of this machine matches.
     engines = list(_engines(workspace))
     known = {name: engine for engine in reversed(engines) for name in engine.job_ids()}
@@ -61,22 +61,20 @@ def find_job(workspace: Workspace, ref: str) -> Job:
         newest = max(found, key=lambda status: status.created_at)
         return Job(newest.job_id, known[newest.job_id])
     matches = sorted(name for name in known if ref and name.startswith(ref))
+    if len(matches) != 1:
+        runs = list_headers(workspace, kind="train")
+        matches = [run.id for run in runs if run.name == ref and run.id in known][:1] or matches
     if len(matches) > 1:
-        raise SpecError(
-            f"{ref!r} matches {len(matches)} jobs",
-            hint=f"use a longer prefix: {', '.join(matches[:3])}",
-        )
+        some = ", ".join(matches[:3])
+        raise SpecError(f"{ref!r} matches {len(matches)} jobs", hint=f"use a longer prefix: {some}")
     if matches:
         return Job(matches[0], known[matches[0]])
     if workspace.is_remote and (other := _find_other(workspace, ref)):
         return other
+    what, hint = f"no job matches {ref!r}", "'timonel jobs' lists the jobs of this workspace"
     if ref == "last" or not (known or workspace.is_remote):
-        raise NotFoundError(
-            "this workspace has no jobs", hint="start one with 'timonel train SCRIPT'"
-        )
-    raise NotFoundError(
-        f"no job matches {ref!r}", hint="'timonel jobs' lists the jobs of this workspace"
-    )
+        what, hint = "this workspace has no jobs", "start one with 'timonel train SCRIPT'"
+    raise NotFoundError(what, hint=hint)
 
 
 def _others(workspace: Workspace, local: Iterable[JobStatus]) -> list[JobStatus]:
@@ -143,9 +141,8 @@ def restore_job(
         raise JobError(f"only a failed or stopped job can be resumed, but {run.id} has succeeded")
     if not run.is_finished and _lives(workspace, run.id, wait):
         raise JobError(f"{run.id} still runs on another machine", hint="stop it there")
-    spec = JobSpec.model_validate(
-        read_document(workspace.runs / run.id / _FILE_NAME, "job")["spec"]
-    )
+    stored = read_document(workspace.runs / run.id / _FILE_NAME, "job")
+    spec = JobSpec.model_validate(stored["spec"])
     engine = get_engine(run.header.engine, workspace)
     writer = open_run(workspace, run.id)
     writer.event(RESUME, host=socket.gethostname())

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 app = noun("List, show, scale, resume and stop jobs.")
 
 JobRef = Annotated[
-    str, typer.Argument(help="Job ID, ID prefix, or 'last'.", autocompletion=completion.jobs)
+    str,
+    typer.Argument(help="Job ID, ID prefix, name, or 'last'.", autocompletion=completion.runs),
 ]
 _STOP_S = 120.0
 """Each task is killed after its grace period, which is much shorter."""
