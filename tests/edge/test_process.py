@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -421,6 +422,39 @@ def test_bands_of_matrices_that_are_no_constants_are_refused(tmp_path: Path) -> 
     model = save(lambda x: {"y": tf.linalg.band_part(x, -1, 0)}, tmp_path, floats(4, 4))
     with pytest.raises(ModelError, match="has no operation MatrixBandPart"):
         run(model, "tfjs")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
+def test_cumulative_sums_over_the_last_axis(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def serve(x: Any) -> dict[str, Any]:
+        return {"y": tf.cumsum(x, -1, reverse=True) + tf.math.cumprod(x, axis=-2)}
+
+    run(save(serve, tmp_path, floats(3, 4)), "tfjs")
+    x = np.random.default_rng(0).normal(size=(1, 3, 4)).astype(np.float32)
+    script = gzip.decompress(demo_page._FILES.joinpath("tf.min.js.gz").read_bytes())
+    (tmp_path / "tf.js").write_bytes(script)
+    (tmp_path / "page.js").write_text(
+        f"""
+        globalThis.tf = require("./tf.js");
+        const read = (name) => require("fs").readFileSync("converted/" + name);
+        const model = JSON.parse(read("model.json"));
+        const {{ modelTopology, signature, weightsManifest: [group] }} = model;
+        const weightData = new Uint8Array(read(group.paths[0])).buffer;
+        const parts = {{ modelTopology, signature, weightSpecs: group.weights, weightData }};
+        tf.loadGraphModel(tf.io.fromMemory(parts)).then((model) => {{
+          const found = model.execute(tf.tensor({x.ravel().tolist()}, [1, 3, 4]));
+          console.log(JSON.stringify(Array.from(found.dataSync())));
+        }});
+        """
+    )
+    done = subprocess.run(
+        ["node", "page.js"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    found = np.array(json.loads(done.stdout.splitlines()[-1])).reshape(1, 3, 4)
+    expected = np.cumsum(x[..., ::-1], -1)[..., ::-1] + np.cumprod(x, -2)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_operations_that_apps_could_add(tmp_path: Path) -> None:

@@ -130,17 +130,27 @@ def _fold_shapes(graph: Any) -> None:
     """Turn known shapes into constants, and with them what is computed of shapes alone: masks."""
     with tf.Graph().as_default() as known:
         tf.import_graph_def(graph, name="")
-    for node in graph.node:
-        if node.op != "Shape":
-            continue
+    for node in list(graph.node):
         operation = known.get_operation_by_name(node.name)
-        shape, dtype = operation.inputs[0].shape, operation.outputs[0].dtype
-        if shape.is_fully_defined():
-            node.Clear()
-            node.op, node.name = "Const", operation.name
-            node.attr["dtype"].type = dtype.as_datatype_enum
-            value = tf.make_tensor_proto(shape.as_list(), dtype, [shape.rank])
-            node.attr["value"].tensor.CopyFrom(value)
+        if node.op == "Shape" and (shape := operation.inputs[0].shape).is_fully_defined():
+            kind = operation.outputs[0].dtype
+            _set_constant(
+                node, node.name, tf.make_tensor_proto(shape.as_list(), kind, [shape.rank])
+            )
+        elif node.op in {"Cumsum", "Cumprod"}:
+            axis = tf.get_static_value(operation.inputs[1])
+            if axis is not None and axis < 0:  # TensorFlow.js takes it for another axis
+                node.input[1] = f"{node.name}/axis_from_first"
+                node.attr["Tidx"].type = _INT32
+                axis = tf.make_tensor_proto(operation.inputs[0].shape.rank + axis, tf.int32)
+                _set_constant(graph.node.add(), node.input[1], axis)
+
+
+def _set_constant(node: Any, name: str, value: Any) -> None:
+    node.Clear()
+    node.op, node.name = "Const", name
+    node.attr["dtype"].type = value.dtype
+    node.attr["value"].tensor.CopyFrom(value)
 
 
 def _clean_loops(graph: Any, inputs: Collection[str]) -> None:
@@ -160,9 +170,8 @@ def _replace_erfc(graph: Any) -> None:
     for node in [each for each in graph.node if each.op == "Erfc"]:
         erf = graph.node.add(op="Erf", name=f"{node.name}/erf", input=node.input)
         erf.attr["T"].CopyFrom(node.attr["T"])
-        one = graph.node.add(op="Const", name=f"{node.name}/one")
-        one.attr["dtype"].CopyFrom(node.attr["T"])
-        one.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(1, node.attr["T"].type))
+        one = graph.node.add()
+        _set_constant(one, f"{node.name}/one", tf.make_tensor_proto(1, node.attr["T"].type))
         node.op, node.input[:] = "Sub", [one.name, erf.name]
 
 
@@ -315,11 +324,7 @@ class TfjsModel:
         return _facts(self._signature["outputs"])
 
     def run(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return outputs by name.
-
-        Raises:
-            ModelError: The model fails.
-        """
+        """Return outputs by name."""
         places, fetches = self._signature["inputs"], self._signature["outputs"]
         try:
             found: Mapping[str, Any] = self._session.run(
