@@ -120,19 +120,12 @@ def watch_saves(keras: Any) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """Origin of a model's input.
+    """Origin of a model's input."""
 
-    Args:
-        record: The load; None if the transforms of raw input are unknown.
-        replay: Functions that the script mapped over the load.
-        spec: The structure of the model's input, if known.
-        unknown: Why the transforms are unknown.
-    """
-
-    record: load_registry.LoadRecord | None = None
-    replay: Replay | None = None
-    spec: Any = None
-    unknown: str = "the model was not fitted on data of timonel.data.load"
+    record: load_registry.LoadRecord | None = None  # None if transforms of raw input are unknown
+    replay: Replay | None = None  # functions that the script mapped over the load
+    spec: Any = None  # the structure of the model's input, if known
+    unknown: str = "the model was not fitted on data of timonel.data.load"  # why they are
 
 
 def _source_of(fitted: Fitted) -> _Source:

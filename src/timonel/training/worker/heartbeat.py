@@ -22,7 +22,8 @@ def begin(task_dir: Path) -> None:
     path.touch()
     over = threading.Event()
     threading.Thread(target=_beat, args=(path, over), name="timonel-alive", daemon=True).start()
-    atexit.register(_end, path, over)
+    atexit.register(path.unlink, missing_ok=True)
+    atexit.register(over.set)  # first
 
 
 def _beat(path: Path, over: threading.Event) -> None:
@@ -33,8 +34,3 @@ def _beat(path: Path, over: threading.Event) -> None:
             return  # the folder was removed, so the heartbeat is not needed
         except OSError:
             continue  # the file system is temporarily unavailable
-
-
-def _end(path: Path, over: threading.Event) -> None:
-    over.set()
-    path.unlink(missing_ok=True)

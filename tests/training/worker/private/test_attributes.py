@@ -19,8 +19,8 @@ class Derived(Base):
     pass
 
 
-def loud(original: Any) -> Any:
-    return lambda self: original(self).upper()
+def loud(original: Any, self: Any) -> Any:
+    return original(self).upper()
 
 
 def test_a_function_is_wrapped_once() -> None:

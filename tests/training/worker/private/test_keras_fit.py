@@ -167,8 +167,9 @@ def test_workers_concatenate_predictions_also_if_functions_run_eagerly() -> None
         return values
 
     extended = SimpleNamespace(_in_multi_worker_mode=lambda: True)
-    reduce = keras_fit._with_mean_over_workers(concatenate)
-    found = reduce(tf.constant([1, 2]), _Strategy(extended), "concat")
+    found = keras_fit._with_mean_over_workers(
+        concatenate, tf.constant([1, 2]), _Strategy(extended), "concat"
+    )
     assert found.numpy().tolist() == [1, 2]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -97,7 +98,9 @@ def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: Kind) -> 
 
 def test_a_part_of_a_batch_counts_by_its_share() -> None:
     counted: list[Any] = []
-    update = losses._counting(lambda _, values, weight: counted.append((values, weight)))
+    update = functools.partial(
+        losses._counting, lambda _, values, weight: counted.append((values, weight))
+    )
 
     def step(x: Any) -> None:
         with row_means.part_of(tf.constant(0.25), tf.shape(x)[0]):

@@ -69,9 +69,13 @@ def data_spec(data: Any) -> Any:
         return spec[0] if isinstance(spec, tuple) else spec
     if not is_arrays(data):
         return None
-    return tf.nest.map_structure(
-        lambda value: tf.TensorSpec([None, *value.shape[1:]], tf.as_dtype(value.dtype)), data
-    )
+    return tf.nest.map_structure(any_rows, data)
+
+
+def any_rows(value: Any) -> tf.TensorSpec:
+    """Return the spec of an array or tensor, and of those with other numbers of rows."""
+    shape = tf.TensorShape(value.shape)
+    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tf.as_dtype(value.dtype))
 
 
 def is_dataset(data: Any) -> bool:

@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.data import load_registry
-from timonel.training.worker.private import tf_data
+from timonel.training.worker.inputs.fit_data import any_rows
+from timonel.training.worker.private import row_dependence, tf_data
 
 _RANDOM = ("Random", "StatelessRandom", "StatefulUniform", "Multinomial", "TruncatedNormal")
 
@@ -25,19 +26,12 @@ class NotReplayableError(Exception):
 
 @dataclass(frozen=True)
 class Replay:
-    """Functions mapped over a load, for batches of any size.
-
-    Args:
-        record: The load.
-        element: The structure of the load's elements, as ``tf.TensorSpec``.
-        function: Takes the parts of an element, and returns the mapped element.
-        used: Inputs by name that the model's inputs depend on; None if the load has no names.
-    """
+    """Functions mapped over a load, for batches of any size."""
 
     record: load_registry.LoadRecord
-    element: Any
-    function: Any
-    used: frozenset[str] | None
+    element: Any  # the structure of the load's elements, as ``tf.TensorSpec``
+    function: Any  # takes the parts of an element, and returns the mapped element
+    used: frozenset[str] | None  # names on which the model's inputs depend; None without names
 
     def mapped(self, *parts: Any) -> Any:
         """Return the model's input, and what follows it, for the parts of an element."""
@@ -60,8 +54,7 @@ class Replay:
 def replay_of(dataset: Any) -> Replay | None:
     """Return the functions between a load and ``dataset``; None without any, or without a load.
 
-    Raises:
-        NotReplayableError: The model's inputs need more than the loaded ones.
+    NotReplayableError: the model's inputs need more than the loaded ones.
     """
     chain = tf_data.maps_of(dataset)
     if chain is None:
@@ -74,7 +67,7 @@ def replay_of(dataset: Any) -> Replay | None:
         raise NotReplayableError("the loaded data hold ragged or sparse tensors")
     function = tf.function(_composed(functions), input_signature=list(element))
     traced = function.get_concrete_function()
-    names = _operations(traced.graph)
+    names = {node.op for node in row_dependence.nodes(traced.graph.as_graph_def())}
     if any("PyFunc" in name for name in names):
         raise NotReplayableError("a function of map runs Python code")
     if any(name.startswith(_RANDOM) for name in names):
@@ -107,21 +100,11 @@ def _composed(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
 
 
 def _any_batch(spec: Any) -> Any:
-    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
-        return spec
-    return tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+    return any_rows(spec) if isinstance(spec, tf.TensorSpec) else spec
 
 
 def _first(element: Any) -> Any:
     return element[0] if isinstance(element, tuple) else element
-
-
-def _operations(graph: Any) -> set[str]:
-    definition = graph.as_graph_def()
-    nodes = [*definition.node]
-    for function in definition.library.function:
-        nodes += function.node_def
-    return {node.op for node in nodes}
 
 
 def _reached(tensors: Sequence[Any]) -> set[int]:

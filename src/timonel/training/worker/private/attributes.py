@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 
-def wrap(holder: Any, name: str, wrapper_of: Callable[[Any], Any]) -> None:
-    """Replace a function by a wrapper, permanently; a second call changes nothing."""
+def wrap(holder: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace a function permanently; the replacement gets the original first. Idempotent."""
     original = getattr(holder, name)
-    if not hasattr(original, "is_timonels"):
-        wrapper: Any = functools.wraps(original)(wrapper_of(original))
-        wrapper.is_timonels = True
-        setattr(holder, name, wrapper)
+    if hasattr(original, "is_timonels"):
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return replacement(original, *args, **kwargs)
+
+    wrapper.is_timonels = True  # type: ignore[attr-defined] # marks the replacement
+    setattr(holder, name, wrapper)
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def install_keras_hooks() -> None:
     from keras.src.trainers import compile_utils  # noqa: PLC0415
 
     owner = trainer.TensorFlowTrainer
-    wrap(owner, "_maybe_symbolic_build", lambda _: _build_from_local_batch)
+    wrap(owner, "_maybe_symbolic_build", _build_from_local_batch)
     wrap(trainer, "reduce_per_replica", _with_mean_over_workers)
     wrap(compile_utils.CompileMetrics, "build", _outside_step)
     wrap(compile_utils.CompileLoss, "build", _outside_step)
@@ -112,16 +112,13 @@ def fix_shared_metrics() -> None:
     """
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
 
-    def sharing(original: Callable[..., Any]) -> Callable[..., Any]:
-        def assign_add(variable: Any, value: Any) -> Any:
-            if not isinstance(variable.value, AggregatingVariable):
-                return original(variable, value)
-            variable.value.assign_add(variable._convert_to_tensor(value, dtype=variable.dtype))
-            return variable.value
+    def assign_add(original: Callable[..., Any], variable: Any, value: Any) -> Any:
+        if not isinstance(variable.value, AggregatingVariable):
+            return original(variable, value)
+        variable.value.assign_add(variable._convert_to_tensor(value, dtype=variable.dtype))
+        return variable.value
 
-        return assign_add
-
-    wrap(core.Variable, "assign_add", sharing)
+    wrap(core.Variable, "assign_add", assign_add)
 
 
 def is_deterministic() -> bool:
@@ -129,17 +126,15 @@ def is_deterministic() -> bool:
     return bool(config.is_op_determinism_enabled())
 
 
-def _outside_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _outside_step(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Create variables outside the step's graph, as several devices fail to do so in a step."""
-
-    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with tf.init_scope():
-            return original(self, *args, **kwargs)
-
-    return build
+    with tf.init_scope():
+        return original(self, *args, **kwargs)
 
 
-def _build_from_local_batch(model: Any, iterator: Any = None, data_batch: Any = None) -> None:
+def _build_from_local_batch(
+    _original: object, model: Any, iterator: Any = None, data_batch: Any = None
+) -> None:
     """Build model, metrics and optimizer from one local replica's batch."""
     strategy = model._distribute_strategy
     if strategy is None or is_without_call(model):
@@ -161,20 +156,20 @@ def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
     return None
 
 
-def _with_mean_over_workers(original: Any) -> Any:
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        several_workers = strategy.extended._in_multi_worker_mode()
-        if several_workers and reduction in {"auto", "mean"}:
-            return _mean(values, strategy)
-        if several_workers and tf.executing_eagerly():  # where TensorFlow cannot gather
-            return traced(strategy, reduction).get_concrete_function(values)(values)
-        return original(values, strategy, reduction)
+def _with_mean_over_workers(
+    original: Callable[..., Any], values: Any, strategy: Any, reduction: str
+) -> Any:
+    several_workers = strategy.extended._in_multi_worker_mode()
+    if several_workers and reduction in {"auto", "mean"}:
+        return _mean(values, strategy)
+    if several_workers and tf.executing_eagerly():  # where TensorFlow cannot gather
+        return _traced(original, strategy, reduction).get_concrete_function(values)(values)
+    return original(values, strategy, reduction)
 
-    @functools.cache
-    def traced(strategy: Any, reduction: str) -> Any:
-        return tf.function(lambda values: original(values, strategy, reduction))
 
-    return reduce_per_replica
+@functools.cache
+def _traced(original: Callable[..., Any], strategy: Any, reduction: str) -> Any:
+    return tf.function(lambda values: original(values, strategy, reduction))
 
 
 def _mean(values: Any, strategy: Any) -> Any:

@@ -32,7 +32,7 @@ _examined: weakref.WeakSet[Any] = weakref.WeakSet()
 def install(keras: Any) -> None:
     """Replace calls of layers, and the sums of what they add to a loss, permanently."""
     layer = keras.layers.Layer
-    wrap(layer, "__call__", functools.partial(_calling_layer, keras=keras))
+    wrap(layer, "__call__", functools.partial(_calling_layer, keras))
     wrap(layer, "add_loss", _adding_loss)
     if keras.__name__ == "keras":
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
@@ -45,30 +45,29 @@ def install(keras: Any) -> None:
         wrap(LossesContainer, "__call__", _adding_tf_keras)
 
 
-def _calling_layer(original: Callable[..., Any], keras: Any) -> Callable[..., Any]:
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        if present.layout is None or _is_operation(layer):
-            return original(layer, *args, **kwargs)
-        is_outer, inputs = present.inputs is None, tf.nest.flatten((args, kwargs))
-        values: list[Any] = []
-        if not is_outer:
-            present.values += inputs
-        with replaced(present, inputs=inputs, values=values):
-            found = original(layer, *args, **kwargs)
-        outputs = tf.nest.flatten(found)
-        if layer not in _examined and _calls_operations(keras, layer):
-            _examined.add(layer)
-            _warn_of_mixed_rows(layer, inputs, [*values, *outputs])
-        present.computed += outputs
-        # It averages over a replica's rows in any case.
-        is_normal = isinstance(layer, keras.layers.BatchNormalization)
-        if is_normal and replica() is None:
-            warn_of_part(layer.name)
-        if is_outer or is_normal:
-            present.outputs.append(found)
-        return found
-
-    return call
+def _calling_layer(
+    keras: Any, original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any
+) -> Any:
+    if present.layout is None or _is_operation(layer):
+        return original(layer, *args, **kwargs)
+    is_outer, inputs = present.inputs is None, tf.nest.flatten((args, kwargs))
+    values: list[Any] = []
+    if not is_outer:
+        present.values += inputs
+    with replaced(present, inputs=inputs, values=values):
+        found = original(layer, *args, **kwargs)
+    outputs = tf.nest.flatten(found)
+    if layer not in _examined and _calls_operations(keras, layer):
+        _examined.add(layer)
+        _warn_of_mixed_rows(layer, inputs, [*values, *outputs])
+    present.computed += outputs
+    # It averages over a replica's rows in any case.
+    is_normal = isinstance(layer, keras.layers.BatchNormalization)
+    if is_normal and replica() is None:
+        warn_of_part(layer.name)
+    if is_outer or is_normal:
+        present.outputs.append(found)
+    return found
 
 
 def _is_operation(layer: Any) -> bool:
@@ -105,17 +104,15 @@ def _warn_of_mixed_rows(layer: Any, inputs: Sequence[Any], values: Sequence[Any]
         )
 
 
-def _adding_loss(original: Callable[..., Any]) -> Callable[..., Any]:
+def _adding_loss(
+    original: Callable[..., Any], layer: Any, /, loss: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Wrap ``add_loss`` to note from what a layer computes its terms."""
-
-    def add_loss(layer: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
-        for term in tf.nest.flatten(loss):
-            if hasattr(term, "graph"):
-                what = f"a term of add_loss() of the layer {layer.name}"
-                setattr(term, _ADDED, (what, present.inputs or ()))
-        return original(layer, loss, *args, **kwargs)
-
-    return add_loss
+    for term in tf.nest.flatten(loss):
+        if hasattr(term, "graph"):
+            what = f"a term of add_loss() of the layer {layer.name}"
+            setattr(term, _ADDED, (what, present.inputs or ()))
+    return original(layer, loss, *args, **kwargs)
 
 
 def _terms_of_replica() -> property:
@@ -129,26 +126,24 @@ def _terms_of_replica() -> property:
     return property(get, lambda layer, value: vars(layer).update(_losses=value))
 
 
-def _adding_keras3(original: Callable[..., Any]) -> Callable[..., Any]:
+def _adding_keras3(original: Callable[..., Any], model: Any, loss: Any) -> Any:
     """Wrap the scaling of ``add_loss`` and regularizers."""
-
-    def aggregate(model: Any, loss: Any) -> Any:
-        return original(model, loss if present.layout is None else _term(loss, may_be_vector=True))
-
-    return aggregate
+    return original(model, loss if present.layout is None else _term(loss, may_be_vector=True))
 
 
-def _adding_tf_keras(original: Callable[..., Any]) -> Callable[..., Any]:
+def _adding_tf_keras(
+    original: Callable[..., Any],
+    container: Any,
+    *given: Any,
+    regularization_losses: Any = None,
+    **weights: Any,
+) -> Any:
     """Wrap the sum of the losses of ``compile``, ``add_loss`` and regularizers."""
-
-    def call(container: Any, *given: Any, regularization_losses: Any = None, **weights: Any) -> Any:
-        if present.layout is not None:
-            terms = regularization_losses or ()
-            # It reports the mean of a vector, but trains its sum.
-            regularization_losses = [_term(loss) for loss in terms]
-        return original(container, *given, regularization_losses=regularization_losses, **weights)
-
-    return call
+    if present.layout is not None:
+        terms = regularization_losses or ()
+        # It reports the mean of a vector, but trains its sum.
+        regularization_losses = [_term(loss) for loss in terms]
+    return original(container, *given, regularization_losses=regularization_losses, **weights)
 
 
 def _term(value: Any, *, may_be_vector: bool = False) -> Any:

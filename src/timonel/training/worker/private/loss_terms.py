@@ -143,15 +143,13 @@ def noted(value: Any, kind: Kind) -> Any:
     return value
 
 
-def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+def watching(
+    original: Callable[..., Any], self: Any, target: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Wrap ``GradientTape.gradient`` to inspect its loss."""
-
-    def gradient(self: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
-        if present.step is not None and hasattr(target, "graph"):
-            present.step.look(target)
-        return original(self, target, *args, **kwargs)
-
-    return gradient
+    if present.step is not None and hasattr(target, "graph"):
+        present.step.look(target)
+    return original(self, target, *args, **kwargs)
 
 
 def kind_of(value: Any, batch: Batch) -> Kind:

@@ -56,9 +56,9 @@ def install_functions(keras: Any, warn: row_means.Warn) -> None:
     wrap(keras.metrics.Mean, "update_state", _counting)
     wrap(keras.metrics.MeanMetricWrapper, "update_state", _calling_metric)
     if keras.__name__ == "keras":
-        wrap(losses, "reduce_weighted_values", functools.partial(_reducing, losses=losses))
+        wrap(losses, "reduce_weighted_values", functools.partial(_reducing, losses))
     else:
-        wrap(losses, "compute_weighted_loss", _reducing)
+        wrap(losses, "compute_weighted_loss", functools.partial(_reducing, None))
     layer_losses.install(keras)
 
 
@@ -67,34 +67,26 @@ def _module_of_losses(keras: Any) -> ModuleType:
     return importlib.import_module(names[keras.__name__])
 
 
-def _scaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def scale(value: Any) -> Any:
-        if replica() is None:
-            return loss_terms.noted(original(value), Kind.SCALED)
-        if present.depth > 1:  # a part of another loss, which is scaled
-            return value
-        return scaled(value)
-
-    return scale
+def _scaling(original: Callable[..., Any], value: Any) -> Any:
+    if replica() is None:
+        return loss_terms.noted(original(value), Kind.SCALED)
+    if present.depth > 1:  # a part of another loss, which is scaled
+        return value
+    return scaled(value)
 
 
-def _unscaling(original: Callable[..., Any]) -> Callable[..., Any]:
-    def unscale(value: Any) -> Any:
-        return original(value) if replica() is None else unscaled(value)
-
-    return unscale
+def _unscaling(original: Callable[..., Any], value: Any) -> Any:
+    return original(value) if replica() is None else unscaled(value)
 
 
-def _masking(original: Callable[..., Any]) -> Callable[..., Any]:
+def _masking(
+    original: Callable[..., Any], values: Any, weights: Any, mask: Any, reduction: str
+) -> Any:
     """Wrap tf-keras' weights of a masked mean."""
-
-    def apply(values: Any, weights: Any, mask: Any, reduction: str) -> Any:
-        weights = original(values, weights, mask, reduction)
-        if present.layout is None or mask is None or reduction != "sum_over_batch_size":
-            return weights
-        return times(weights, _share(mask))
-
-    return apply
+    weights = original(values, weights, mask, reduction)
+    if present.layout is None or mask is None or reduction != "sum_over_batch_size":
+        return weights
+    return times(weights, _share(mask))
 
 
 def _share(counts: Any) -> Any:
@@ -110,17 +102,13 @@ def _share(counts: Any) -> Any:
     return tf.math.divide_no_nan(own, weight)
 
 
-def _scaling_sums(original: Callable[..., Any]) -> Callable[..., Any]:
+def _scaling_sums(original: Callable[..., Any], container: Any, loss: Any) -> Any:
     """Make tf-keras scale sums, too: `_reducing` returns them as means over rows."""
-
-    def get(container: Any, loss: Any) -> Any:
-        found = original(container, loss)
-        if found is not None and found.reduction == "sum":
-            found = copy.copy(found)
-            found.reduction, found._get_reduction = "sum_over_batch_size", lambda: "sum"
-        return found
-
-    return get
+    found = original(container, loss)
+    if found is not None and found.reduction == "sum":
+        found = copy.copy(found)
+        found.reduction, found._get_reduction = "sum_over_batch_size", lambda: "sum"
+    return found
 
 
 @contextlib.contextmanager
@@ -148,74 +136,69 @@ def _calling(
         yield
 
 
-def _calling_loss(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        if not getattr(loss, "_allow_sum_over_batch_size", True):
-            return original(loss, y_true, y_pred, sample_weight)  # tf-keras: the script scales it
-        own = getattr(loss, "fn", None) if is_kerases(loss.call) else loss.call
-        with _calling(loss.name, loss.call, y_true, y_pred, own=own):
-            return original(loss, y_true, y_pred, sample_weight)
-
-    return call
-
-
-def _calling_metric(original: Callable[..., Any]) -> Callable[..., Any]:
-    def update(metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        def value_of(*given: Any) -> Any:
-            with replaced(present, caught=[]):
-                original(metric, *given)
-                (value,) = present.caught  # type: ignore[misc] # set above
-            return value
-
-        with _calling(metric.name, value_of, y_true, y_pred, own=metric._fn):
-            return original(metric, y_true, y_pred, sample_weight)
-
-    return update
+def _calling_loss(
+    original: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    if not getattr(loss, "_allow_sum_over_batch_size", True):
+        return original(loss, y_true, y_pred, sample_weight)  # tf-keras: the script scales it
+    own = getattr(loss, "fn", None) if is_kerases(loss.call) else loss.call
+    with _calling(loss.name, loss.call, y_true, y_pred, own=own):
+        return original(loss, y_true, y_pred, sample_weight)
 
 
-def _reducing(original: Callable[..., Any], losses: Any = None) -> Callable[..., Any]:
+def _calling_metric(
+    original: Callable[..., Any], metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    def value_of(*given: Any) -> Any:
+        with replaced(present, caught=[]):
+            original(metric, *given)
+            (value,) = present.caught  # type: ignore[misc] # set above
+        return value
+
+    with _calling(metric.name, value_of, y_true, y_pred, own=metric._fn):
+        return original(metric, y_true, y_pred, sample_weight)
+
+
+def _reducing(
+    losses: Any, original: Any, values: Any, sample_weight: Any = None, **options: Any
+) -> Any:
     """Wrap the reduction of a loss's values; Keras 3 scales means in ``losses``, tf-keras later."""
 
     def scale(value: Any) -> Any:
         return losses.scale_loss_for_distribution(value) if losses else value
 
-    def reduce(values: Any, sample_weight: Any = None, **options: Any) -> Any:
-        layout, mask = present.layout, options.get("mask")
-        if layout is None or present.depth != 1:
-            return original(values, sample_weight, **options)
-        if not values.shape.rank or present.batch.mixes(values):
-            value = _value_of_function(values, sample_weight, mask, options["reduction"])
-            return scale(original(value, None, **{**options, "mask": None} if losses else options))
-        loss, reduction = original(values, sample_weight, **options), options["reduction"]
-        if reduction in {None, "none"}:
-            return loss
-        if reduction == "sum":
-            return scale(loss_terms.noted(times(loss, layout.ratio), Kind.MEAN))
-        if reduction == "mean_with_sample_weight":
-            mask = losses.apply_mask(sample_weight, mask, loss.dtype, reduction)
-        kind = Kind.MEAN if layout.counts is None else Kind.SCALED
-        return loss if mask is None else loss_terms.noted(times(loss, _share(mask)), kind)
-
-    return reduce
+    layout, mask = present.layout, options.get("mask")
+    if layout is None or present.depth != 1:
+        return original(values, sample_weight, **options)
+    if not values.shape.rank or present.batch.mixes(values):
+        value = _value_of_function(values, sample_weight, mask, options["reduction"])
+        return scale(original(value, None, **{**options, "mask": None} if losses else options))
+    loss, reduction = original(values, sample_weight, **options), options["reduction"]
+    if reduction in {None, "none"}:
+        return loss
+    if reduction == "sum":
+        return scale(loss_terms.noted(times(loss, layout.ratio), Kind.MEAN))
+    if reduction == "mean_with_sample_weight":
+        mask = losses.apply_mask(sample_weight, mask, loss.dtype, reduction)
+    kind = Kind.MEAN if layout.counts is None else Kind.SCALED
+    return loss if mask is None else loss_terms.noted(times(loss, _share(mask)), kind)
 
 
-def _counting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _counting(
+    original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None
+) -> Any:
     """Wrap ``Mean.update_state``: one number for a batch counts once, not once per replica."""
-
-    def update(metric: Any, values: Any, sample_weight: Any = None) -> Any:
-        if present.caught is not None:
-            present.caught.append(values)
-            return None
-        layout, depth = present.layout, present.depth
-        if layout is None or (sample_weight is not None and not depth):
-            return original(metric, values, sample_weight)
-        is_number = getattr(values, "shape", None) == ()
-        if not is_number and not (depth and present.batch.mixes(values)):
-            return original(metric, values, sample_weight)
-        found = _value_of_function(values, sample_weight) if depth else _own_mean(metric, values)
-        return original(metric, found, layout.weight if is_number else layout.rows)
-
-    return update
+    if present.caught is not None:
+        present.caught.append(values)
+        return None
+    layout, depth = present.layout, present.depth
+    if layout is None or (sample_weight is not None and not depth):
+        return original(metric, values, sample_weight)
+    is_number = getattr(values, "shape", None) == ()
+    if not is_number and not (depth and present.batch.mixes(values)):
+        return original(metric, values, sample_weight)
+    found = _value_of_function(values, sample_weight) if depth else _own_mean(metric, values)
+    return original(metric, found, layout.weight if is_number else layout.rows)
 
 
 def _own_mean(metric: Any, value: Any) -> Any:

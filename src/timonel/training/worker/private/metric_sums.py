@@ -16,11 +16,7 @@ from timonel.training.worker.private import hidden_state, ps_variables, row_depe
 
 @contextlib.contextmanager
 def required(metrics: Callable[[], Iterable[Any]]) -> Iterator[None]:
-    """Check that the step that is traced in the block adds to the variables of these metrics.
-
-    Raises:
-        SpecError: It sets a variable of the script's to another value, such as a maximum.
-    """
+    """Refuse a step, traced in the block, that does not add to its metrics' variables."""
     if tf.executing_eagerly():
         yield
         return

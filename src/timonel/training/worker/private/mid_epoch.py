@@ -92,46 +92,29 @@ def _unhook(model: Any) -> None:
     model.train_function = getattr(model.train_function, "is_hook_for", model.train_function)
 
 
-def _quiet(original: Callable[..., None]) -> Callable[..., None]:
+def _quiet(original: Callable[..., Any], self: Any, batch: int, logs: Any = None) -> None:
     """Wrap a callback to skip a repeated step."""
-
-    def call(self: Any, batch: int, logs: Any = None) -> None:
-        if not _entrance.stands_in:
-            original(self, batch, logs)
-
-    return call
+    if not _entrance.stands_in:
+        original(self, batch, logs)
 
 
-def _quiet_end(original: Callable[..., None]) -> Callable[..., None]:
-    quiet = _quiet(original)
-
-    def call(self: Any, batch: int, logs: Any = None) -> None:
-        quiet(self, batch, logs)
-        _entrance.stands_in = False
-
-    return call
+def _quiet_end(original: Callable[..., Any], self: Any, batch: int, logs: Any = None) -> None:
+    _quiet(original, self, batch, logs)
+    _entrance.stands_in = False
 
 
-def _stepping_from(original: Callable[[Any], Iterator[int]]) -> Callable[[Any], Iterator[int]]:
+def _stepping_from(original: Callable[..., Any], self: Any) -> Iterator[int]:
     """Wrap ``DataHandler.steps`` of tf-keras."""
-
-    def steps(self: Any) -> Iterator[int]:
-        pending, _entrance.pending = _entrance.pending, None
-        if pending is not None:
-            self._initial_step = pending[0]
-        return original(self)
-
-    return steps
+    pending, _entrance.pending = _entrance.pending, None
+    if pending is not None:
+        self._initial_step = pending[0]
+    return original(self)
 
 
-def _enumerating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _enumerating(original: Callable[..., Any], self: Any) -> Any:
     """Wrap ``EpochIterator._enumerate_iterator`` of Keras 3."""
-
-    def enumerate_iterator(self: Any) -> Any:
-        pending, _entrance.pending = _entrance.pending, None
-        return original(self) if pending is None else _enumerate_from(self, *pending)
-
-    return enumerate_iterator
+    pending, _entrance.pending = _entrance.pending, None
+    return original(self) if pending is None else _enumerate_from(self, *pending)
 
 
 def _enumerate_from(iterator: Any, first: int, seen: int) -> Iterator[tuple[int, int, Any]]:

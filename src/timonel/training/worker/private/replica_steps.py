@@ -71,22 +71,19 @@ def with_a_row(data: Any) -> Any:
     return tf.nest.map_structure(filled, data)
 
 
-def _with_steps(original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if getattr(model, "jit_compile", False):
-            raise SpecError(
-                "jit_compile=True does not work with several replicas: XLA cannot compile the sums "
-                "over replicas",
-                hint="remove it from compile(), or train with one worker and one device",
-            )
-        _run_single_steps(model)
-        try:
-            with _steps_of(model):
-                return original(model, *args, **kwargs)
-        except api.StagingError as error:
-            raise _without_autograph(error) from None
-
-    return call
+def _with_steps(original: Callable[..., Any], model: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if getattr(model, "jit_compile", False):
+        raise SpecError(
+            "jit_compile=True does not work with several replicas: XLA cannot compile the sums "
+            "over replicas",
+            hint="remove it from compile(), or train with one worker and one device",
+        )
+    _run_single_steps(model)
+    try:
+        with _steps_of(model):
+            return original(model, *args, **kwargs)
+    except api.StagingError as error:
+        raise _without_autograph(error) from None
 
 
 def _without_autograph(error: BaseException) -> BaseException:
@@ -108,33 +105,23 @@ def _run_single_steps(model: Any) -> None:
         model.steps_per_execution = 1
 
 
-def _without_copies(original: Callable[..., Any]) -> Callable[..., Any]:
+def _without_copies(original: Callable[..., Any], model: Any, x: Any) -> Any:
     """Make ``predict_on_batch`` return each row once: every replica computes all rows."""
-
-    def predict_on_batch(model: Any, x: Any) -> Any:
-        replicas = model.distribute_strategy.num_replicas_in_sync
-        return tf.nest.map_structure(
-            lambda value: value[: len(value) // replicas], original(model, x)
-        )
-
-    return predict_on_batch
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    return tf.nest.map_structure(lambda value: value[: len(value) // replicas], original(model, x))
 
 
-def _averaging(original: Callable[..., Any]) -> Callable[..., Any]:
+def _averaging(original: Callable[..., Any], values: Any, strategy: Any, reduction: str) -> Any:
     """Make tf-keras average the logs of replicas, as Keras 3 does: it adds up scaled losses."""
+    if reduction != "auto":
+        return original(values, strategy, reduction)
+    several_workers = strategy.extended._in_multi_worker_mode()
 
-    def reduce_per_replica(values: Any, strategy: Any, reduction: str) -> Any:
-        if reduction != "auto":
-            return original(values, strategy, reduction)
-        several_workers = strategy.extended._in_multi_worker_mode()
+    def mean(value: Any) -> Any:
+        is_distributed = several_workers or isinstance(value, tf.distribute.DistributedValues)
+        return strategy.reduce("MEAN", value, axis=None) if is_distributed else value
 
-        def mean(value: Any) -> Any:
-            is_distributed = several_workers or isinstance(value, tf.distribute.DistributedValues)
-            return strategy.reduce("MEAN", value, axis=None) if is_distributed else value
-
-        return tf.nest.map_structure(mean, values)
-
-    return reduce_per_replica
+    return tf.nest.map_structure(mean, values)
 
 
 def _steps_of(model: Any) -> contextlib.AbstractContextManager[None]:
@@ -213,38 +200,30 @@ def _results_of_all(model: Any, step: str, restore: Callable[[], None]) -> Itera
         yield
 
 
-def _noting_metric(original: Callable[..., None]) -> Callable[..., None]:
+def _noting_metric(original: Callable[..., Any], metric: Any, /, *args: Any, **kwargs: Any) -> None:
     """Wrap ``Metric.__init__``."""
-
-    def initialize(metric: Any, *args: Any, **kwargs: Any) -> None:
-        original(metric, *args, **kwargs)
-        _metrics.add(metric)
-        # tf-keras gives each metric a method of its own.
-        wrap(metric if "result" in vars(metric) else type(metric), "result", _of_all)
-
-    return initialize
+    original(metric, *args, **kwargs)
+    _metrics.add(metric)
+    # tf-keras gives each metric a method of its own.
+    wrap(metric if "result" in vars(metric) else type(metric), "result", _of_all)
 
 
-def _of_all(original: Callable[..., Any]) -> Callable[..., Any]:
+def _of_all(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrap ``Metric.result``."""
-
-    def result(*args: Any, **kwargs: Any) -> Any:
-        metric: Any = getattr(original, "__self__", args and args[0])
-        restore = present.before_result
-        if restore is None:
-            return original(*args, **kwargs)
-        if ops.get_default_graph() is not present.graph:
-            row_means.warn(
-                f"The step reads the result of the metric {metric.name} inside a tf.function or a "
-                "condition, where it counts the rows of one replica: read it outside."
-            )
-            return original(*args, **kwargs)
-        restore()
-        # Results may call each other.
-        with replaced(present, before_result=None), _with_values_of_all(metric):
-            return original(*args, **kwargs)
-
-    return result
+    metric: Any = getattr(original, "__self__", args and args[0])
+    restore = present.before_result
+    if restore is None:
+        return original(*args, **kwargs)
+    if ops.get_default_graph() is not present.graph:
+        row_means.warn(
+            f"The step reads the result of the metric {metric.name} inside a tf.function or a "
+            "condition, where it counts the rows of one replica: read it outside."
+        )
+        return original(*args, **kwargs)
+    restore()
+    # Results may call each other.
+    with replaced(present, before_result=None), _with_values_of_all(metric):
+        return original(*args, **kwargs)
 
 
 def _with_values_of_all(metric: Any) -> Any:

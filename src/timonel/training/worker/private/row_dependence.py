@@ -60,14 +60,9 @@ def mixes_rows(value: Any, given: Sequence[Any], rows: Any) -> bool | None:
 
 
 def adds(value: Any, before: Sequence[Any]) -> bool | None:
-    """Return whether a value is that of before plus something that does not depend on it.
+    """Return whether a value is that of the tensors ``before`` plus something independent of it.
 
-    Args:
-        value: A tensor of the step that is traced.
-        before: Tensors of the step with the value of before.
-
-    Returns:
-        None if unknown, as for `mixes_rows`.
+    None is unknown, as for `mixes_rows`.
     """
     names = {each.name for each in before}
     with contextlib.suppress(Exception), tf.init_scope(), tf.device("CPU:0"):

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.errors import TimonelError
+from timonel.training.worker.inputs.fit_data import any_rows
 from timonel.training.worker.inputs.sharding import bounds, require_equal_rows
 from timonel.training.worker.ps import tracing
 from timonel.training.worker.ps.dispatcher import Counted, Dispatcher
@@ -227,9 +228,7 @@ def _rows(batch: Any) -> int:
 
 
 def _shapes(batch: Any) -> Any:
-    return tf.nest.map_structure(
-        lambda value: tf.TensorSpec(tf.TensorShape([None]) + value.shape[1:], value.dtype), batch
-    )
+    return tf.nest.map_structure(any_rows, batch)
 
 
 def _fits(here: Any, there: Any) -> bool:

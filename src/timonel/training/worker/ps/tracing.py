@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
-from timonel.training.worker.inputs.fit_data import unpack
+from timonel.training.worker.inputs.fit_data import any_rows, unpack
 from timonel.training.worker.private import metric_sums, ps_variables, row_means
 from timonel.training.worker.private.attributes import replaced
 from timonel.training.worker.ps.gradient_buffers import StagedGradient, stage
@@ -108,7 +108,11 @@ def _traced(
             metric_sums.required(functools.partial(_metrics_of, model)),
         ):
             logs = dict(_flat(strategy.run(step, args=(tensors,)) or {}))
-        found["metrics"] = _results_among(logs, noted)
+        results = {id(value): (metric, key) for value, metric, key in noted}
+        # They may have any name in the logs.
+        found["metrics"] = {
+            name: results[id(value)] for name, value in logs.items() if id(value) in results
+        }
         changes = [(state, change_of(state, *since)) for state, *since in begun]
         with tf.control_dependencies([change for _, change in changes]):
             for _, handle, _ in begun:
@@ -116,7 +120,7 @@ def _traced(
         return _result(found, changes, recorded, logs, attempt=attempt, name=name)
 
     numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
-    spec = (tf.nest.map_structure(_spec, batch), *numbers, tf.TensorSpec((), tf.float32))
+    spec = (tf.nest.map_structure(any_rows, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
     return Step(function=function, **found), temporary
 
@@ -206,11 +210,6 @@ def _metrics_of(model: Any) -> Iterator[Any]:
         yield from getattr(metric, "metrics", ())  # Keras 3 lists those of compile as one
 
 
-def _spec(value: Any) -> Any:
-    shape = value.shape
-    return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, value.dtype)
-
-
 def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Flatten logs as Keras does, with inner names kept."""
     for name, value in logs.items():
@@ -219,14 +218,6 @@ def _flat(logs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         else:
             is_plain = isinstance(value, int | float | np.ndarray | np.generic)
             yield name, tf.constant(value) if is_plain else value
-
-
-def _results_among(
-    logs: Mapping[str, Any], noted: Sequence[tuple[Any, Any, str | None]]
-) -> dict[str, tuple[Any, str | None]]:
-    """Return the metrics whose results appear in the logs, under any name."""
-    results = {id(value): (metric, key) for value, metric, key in noted}
-    return {name: results[id(value)] for name, value in logs.items() if id(value) in results}
 
 
 def _is_known(value: Any) -> bool:
