@@ -86,9 +86,10 @@ def by_value(function: Function, keywords: Mapping[str, Any]) -> bytes:
         return cloudpickle.dumps((function, dict(keywords)))  # type: ignore[no-any-return] # untyped
     except Exception as error:  # noqa: BLE001 - whatever an object's own pickling raises
         culprit = _culprit(function, keywords)
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SpecError(
             f"cannot send {described(function)} to another process: it refers to "
-            f"{culprit or 'an object'}, which cannot be pickled: {_line(error)}",
+            f"{culprit or 'an object'}, which cannot be pickled: {reason}",
             hint="create that object inside the function, or move the function to a module",
         ) from None
 
@@ -155,7 +156,3 @@ def _culprit(function: Function, keywords: Mapping[str, Any]) -> str | None:
 def _package(value: Any) -> str:
     name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return str(name or "").partition(".")[0]
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

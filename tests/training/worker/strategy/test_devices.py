@@ -126,8 +126,8 @@ def test_a_script_that_configures_devices_goes_on_or_is_told_why_not(
     def same(*_: object) -> str:
         return "same"
 
-    assert devices._kept(change, is_error=False)(1) is None
+    assert devices._kept(False, change, 1) is None
     assert "change in the script has no effect" in caplog.text
     with pytest.raises(SpecError, match=r"calls change, but .* --devices-per-worker"):
-        devices._kept(change, is_error=True)([], "GPU")
-    assert devices._kept(same, is_error=True)() == "same"
+        devices._kept(True, change, [], "GPU")
+    assert devices._kept(True, same) == "same"

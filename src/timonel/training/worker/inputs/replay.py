@@ -62,9 +62,9 @@ def replay_of(dataset: Any) -> Replay | None:
     stream, functions = chain
     if not functions:
         return None
-    element = tf.nest.map_structure(_any_batch, stream.element_spec)
-    if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(element)):
+    if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(stream.element_spec)):
         raise NotReplayableError("the loaded data hold ragged or sparse tensors")
+    element = tf.nest.map_structure(any_rows, stream.element_spec)
     function = tf.function(_composed(functions), input_signature=list(element))
     traced = function.get_concrete_function()
     names = {node.op for node in row_dependence.nodes(traced.graph.as_graph_def())}
@@ -97,10 +97,6 @@ def _composed(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
         return found
 
     return apply
-
-
-def _any_batch(spec: Any) -> Any:
-    return any_rows(spec) if isinstance(spec, tf.TensorSpec) else spec
 
 
 def _first(element: Any) -> Any:

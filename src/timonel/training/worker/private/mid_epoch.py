@@ -103,7 +103,7 @@ def _quiet_end(original: Callable[..., Any], self: Any, batch: int, logs: Any = 
     _entrance.stands_in = False
 
 
-def _stepping_from(original: Callable[..., Any], self: Any) -> Iterator[int]:
+def _stepping_from(original: Callable[..., Any], self: Any) -> Any:
     """Wrap ``DataHandler.steps`` of tf-keras."""
     pending, _entrance.pending = _entrance.pending, None
     if pending is not None:

@@ -15,9 +15,8 @@ user's job.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -95,33 +94,38 @@ def _install_keras3(plan: GradientPlan, rule: RateScaling) -> None:
 
     reduce = TFOptimizer._all_reduce_sum_gradients
 
-    def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            grads = list(grads)
-            if getattr(optimizer, _WRAPPED, False) or not grads:
-                return original(optimizer, grads, trainable_variables)
-            _require_updates_without_conditions(innermost(optimizer))
-            if trainable_variables is not None and not optimizer.built:
-                with tf.init_scope():  # several replicas of a process fail to do so in a step
-                    optimizer.build(list(trainable_variables))
-            variables = list(trainable_variables or innermost(optimizer)._trainable_variables)
+    def apply(
+        original: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None
+    ) -> Any:
+        grads = list(grads)
+        if getattr(optimizer, _WRAPPED, False) or not grads:
+            return original(optimizer, grads, trainable_variables)
+        _require_updates_without_conditions(innermost(optimizer))
+        if trainable_variables is not None and not optimizer.built:
+            with tf.init_scope():  # several replicas of a process fail to do so in a step
+                optimizer.build(list(trainable_variables))
+        variables = list(trainable_variables or innermost(optimizer)._trainable_variables)
 
-            def update(found: list[Any]) -> None:
-                sums = _reduced(optimizer, found, variables, plan, reduce)
-                original(optimizer, sums, variables)
+        def update(found: list[Any]) -> None:
+            sums = _reduced(optimizer, found, variables, plan, reduce)
+            original(optimizer, sums, variables)
 
-            return with_accumulation(optimizer, grads, variables, plan, update)
+        return with_accumulation(optimizer, grads, variables, plan, update)
 
-        return apply
+    def build(original: Callable[..., Any], optimizer: Any, variables: Any) -> Any:
+        result = original(optimizer, variables)
+        if plan.accumulate > 1 and not isinstance(optimizer, LossScaleOptimizer):
+            add_sums_keras3(optimizer, list(variables))
+        return result
 
     rate = "_get_current_learning_rate"
-    _replace(BaseOptimizer, "apply", apply_of)
-    _replace(LossScaleOptimizer, "apply", apply_of)
-    _replace(BaseOptimizer, "build", _building(add_sums_keras3, plan, LossScaleOptimizer))
+    _replace(BaseOptimizer, "apply", apply)
+    _replace(LossScaleOptimizer, "apply", apply)
+    _replace(BaseOptimizer, "build", build)
     _replace(LossScaleOptimizer, "build", _marking_inner)
-    _replace(TFOptimizer, "_all_reduce_sum_gradients", lambda _: lambda _, pairs: list(pairs))
+    _replace(TFOptimizer, "_all_reduce_sum_gradients", lambda *given: list(given[-1]))
     _replace(BaseOptimizer, "_backend_apply_gradients", _noting_updates)
-    _replace(BaseOptimizer, rate, functools.partial(_scaled, rule=rule))
+    _replace(BaseOptimizer, rate, functools.partial(_scaled, rule))
 
 
 def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
@@ -130,110 +134,80 @@ def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
     )
     from tf_keras.src.optimizers.optimizer import Optimizer, _BaseOptimizer  # noqa: PLC0415
 
-    def apply_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def apply_gradients(optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-            pairs = list(grads_and_vars)
-            if getattr(optimizer, _WRAPPED, False) or not pairs:
-                return original(optimizer, pairs, *args, **kwargs)
-            found, variables = [list(part) for part in zip(*pairs, strict=True)]
-            if plan.accumulate > 1:
-                with tf.init_scope():
-                    optimizer.build(variables)
+    def apply(
+        original: Callable[..., Any], optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        pairs = list(grads_and_vars)
+        if getattr(optimizer, _WRAPPED, False) or not pairs:
+            return original(optimizer, pairs, *args, **kwargs)
+        found, variables = [list(part) for part in zip(*pairs, strict=True)]
+        if plan.accumulate > 1:
+            with tf.init_scope():
+                optimizer.build(variables)
 
-            def update(found: list[Any]) -> None:
-                original(optimizer, list(zip(found, variables, strict=True)), *args, **kwargs)
+        def update(found: list[Any]) -> None:
+            original(optimizer, list(zip(found, variables, strict=True)), *args, **kwargs)
 
-            with_accumulation(optimizer, found, variables, plan, update)
-            return optimizer.iterations
+        with_accumulation(optimizer, found, variables, plan, update)
+        return optimizer.iterations
 
-        return apply_gradients
+    def aggregate(original: Callable[..., Any], optimizer: Any, grads_and_vars: Any) -> list[Any]:
+        found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
+        sums = _reduced(optimizer, found, variables, plan, original)
+        return list(zip(sums, variables, strict=True))
 
-    def aggregate_of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def aggregate(optimizer: Any, grads_and_vars: Any) -> list[Any]:
-            found, variables = [list(part) for part in zip(*grads_and_vars, strict=True)]
-            sums = _reduced(optimizer, found, variables, plan, original)
-            return list(zip(sums, variables, strict=True))
+    def build(original: Callable[..., Any], optimizer: Any, variables: Any) -> Any:
+        result = original(optimizer, variables)
+        if plan.accumulate > 1:
+            add_sums_tf_keras(optimizer, list(variables))
+        return result
 
-        return aggregate
-
-    _replace(Optimizer, "apply_gradients", apply_of)
-    _replace(LossScaleOptimizerV3, "apply_gradients", apply_of)
-    _replace(Optimizer, "aggregate_gradients", aggregate_of)
-    _replace(_BaseOptimizer, "build", _building(add_sums_tf_keras, plan))
+    _replace(Optimizer, "apply_gradients", apply)
+    _replace(LossScaleOptimizerV3, "apply_gradients", apply)
+    _replace(Optimizer, "aggregate_gradients", aggregate)
+    _replace(_BaseOptimizer, "build", build)
     _replace(LossScaleOptimizerV3, "build", _marking_inner)
     _replace(_BaseOptimizer, "apply_gradients", _noting_updates)
-    _replace(
-        _BaseOptimizer, "learning_rate", lambda own: property(_scaled(own.fget, rule), own.fset)
-    )
+    _replace(_BaseOptimizer, "learning_rate", functools.partial(_scaled, rule))
 
 
-def _replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace an attribute of a class, until the next `install`."""
+def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+    """Replace a method or a property's getter until the next `install`; it gets the original."""
     original = owner.__dict__[name]
     _originals.append((owner, name, original))
-    replacement = wrap(original)
-    is_function = callable(original)
-    setattr(owner, name, functools.wraps(original)(replacement) if is_function else replacement)
+    is_property = isinstance(original, property)
+    function = original.fget if is_property else original
+
+    @functools.wraps(function)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return replacement(function, *args, **kwargs)
+
+    setattr(owner, name, property(method, original.fset) if is_property else method)
 
 
-def _building(
-    add_sums: Callable[[Any, list[Any]], None], plan: GradientPlan, *excluded: type
-) -> Callable[[Any], Any]:
-    """Return a wrapper of ``build`` that adds gradient sums to an optimizer, if needed."""
-
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def build(optimizer: Any, variables: Any) -> Any:
-            result = original(optimizer, variables)
-            if plan.accumulate > 1 and not isinstance(optimizer, excluded):
-                add_sums(optimizer, list(variables))
-            return result
-
-        return build
-
-    return wrap
-
-
-def _marking_inner(original: Callable[..., Any]) -> Callable[..., Any]:
+def _marking_inner(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Make a loss-scaling optimizer mark its inner one, which must not reduce again."""
-
-    def build(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        setattr(optimizer.inner_optimizer, _WRAPPED, True)
-        return original(optimizer, *args, **kwargs)
-
-    return build
+    setattr(optimizer.inner_optimizer, _WRAPPED, True)
+    return original(optimizer, *args, **kwargs)
 
 
-def _noting_updates(original: Callable[..., Any]) -> Callable[..., Any]:
+def _noting_updates(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Wrap an optimizer's method to tell `_scaled` about updates."""
-
-    def update(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        with _updating(optimizer):
-            return original(optimizer, *args, **kwargs)
-
-    return update
-
-
-@contextlib.contextmanager
-def _updating(optimizer: Any) -> Iterator[None]:
     # Replicas are traced in threads that run one at a time, so a counter suffices.
     optimizer.__dict__[_DEPTH] = optimizer.__dict__.get(_DEPTH, 0) + 1
     try:
-        yield
+        return original(optimizer, *args, **kwargs)
     finally:
         optimizer.__dict__[_DEPTH] -= 1
 
 
-def _scaled(original: Callable[[Any], Any], rule: RateScaling) -> Callable[[Any], Any]:
+def _scaled(rule: RateScaling, original: Callable[[Any], Any], optimizer: Any) -> Any:
     """Wrap a learning-rate getter to return scaled rates during updates."""
-
-    def current(optimizer: Any) -> Any:
-        own = original(optimizer)
-        if rule.changes_nothing or not optimizer.__dict__.get(_DEPTH):
-            return own
-        own = tf.convert_to_tensor(own)
-        return own * tf.cast(rule.factor(tf.convert_to_tensor(optimizer.iterations)), own.dtype)
-
-    return current
+    own = original(optimizer)
+    if rule.changes_nothing or not optimizer.__dict__.get(_DEPTH):
+        return own
+    own = tf.convert_to_tensor(own)
+    return own * tf.cast(rule.factor(tf.convert_to_tensor(optimizer.iterations)), own.dtype)
 
 
 def _reduced(

@@ -18,7 +18,7 @@ from timonel.training.cluster import Cluster
 from timonel.training.worker import heartbeat
 from timonel.training.worker.fit.agreement import TaskAction
 from timonel.training.worker.private import ps_variables
-from timonel.training.worker.private.attributes import replaced
+from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -94,20 +94,17 @@ def keep_metrics_local(keras: Any) -> None:
     """Create the variables of metrics in the chief, their only reader and writer."""
     for name in ("add_weight", "add_variable"):
         if hasattr(keras.metrics.Metric, name):
-            setattr(keras.metrics.Metric, name, _locally(getattr(keras.metrics.Metric, name)))
+            wrap(keras.metrics.Metric, name, _locally)
 
 
 _placing = SimpleNamespace(is_local=False)  # variables that are created now: in the chief
 
 
-def _locally(original: Any) -> Any:
-    def add(*args: Any, **kwargs: Any) -> Any:
-        with _local_variables():
-            variable = original(*args, **kwargs)
-        ps_variables.make_later_within(variable, _local_variables)
-        return variable
-
-    return add
+def _locally(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _local_variables():
+        variable = original(*args, **kwargs)
+    ps_variables.make_later_within(variable, _local_variables)
+    return variable
 
 
 def _local_variables() -> contextlib.AbstractContextManager[None]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from timonel.errors import SpecError, TimonelError
 from timonel.processes.cores import usable_cores
+from timonel.training.worker.private.attributes import wrap
 from timonel.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -112,31 +113,26 @@ def keep_configuration() -> None:
         (experimental, ("set_virtual_device_configuration", "set_visible_devices"), True),
     ):
         for name in names:
-            setattr(owner, name, _kept(getattr(owner, name), is_error=is_error))
+            wrap(owner, name, functools.partial(_kept, is_error))
 
 
-def _kept(original: Callable[..., Any], *, is_error: bool) -> Callable[..., Any]:
+def _kept(is_error: bool, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Wrap a function of ``tf.config`` that raises RuntimeError once TensorFlow is initialized."""
-
-    @functools.wraps(original)
-    def change(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(*args, **kwargs)
-        except RuntimeError:
-            if is_error:
-                raise SpecError(
-                    f"the script calls {original.__name__}, but the job has assigned the devices",
-                    hint="remove the call and train with --devices-per-worker N, or let the script "
-                    "distribute itself with --strategy none and one worker",
-                ) from None
-            logger.warning(
-                "%s in the script has no effect: the job has started TensorFlow's devices; use "
-                "--threads or --memory-per-device",
-                original.__name__,
-            )
-            return None
-
-    return change
+    try:
+        return original(*args, **kwargs)
+    except RuntimeError:
+        if is_error:
+            raise SpecError(
+                f"the script calls {original.__name__}, but the job has assigned the devices",
+                hint="remove the call and train with --devices-per-worker N, or let the script "
+                "distribute itself with --strategy none and one worker",
+            ) from None
+        logger.warning(
+            "%s in the script has no effect: the job has started TensorFlow's devices; use "
+            "--threads or --memory-per-device",
+            original.__name__,
+        )
+        return None
 
 
 def configure_evaluator(
