@@ -25,7 +25,8 @@ from timonel.training.upload import PATIENCE_S as UPLOAD_PATIENCE_S
 _MIRROR_PATIENCE_S = 120.0
 TASK_MODULE = "timonel.training.worker"
 _MPI_MODULE = "timonel.training.worker.mpi"
-_CLIENTS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
+_CLIENTS = {"s3": ("s3fs",), "s3a": ("s3fs",), "gs": ("gcsfs",), "gcs": ("gcsfs",)}
+"""Packages for buckets, whose import takes a second in each task."""
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 
 
@@ -34,16 +35,20 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     is_mpi = request.settings.distribution.launcher == "mpi"
     # mpirun starts each rank anew; and what a program sets before its imports must come first.
     is_warm = options.warm and not is_mpi and not request.program.sets_environment
+    env = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}  # a quiet start
+    if request.program.keras == "tf_keras":
+        env[LEGACY_KERAS] = "1"
+    client = _CLIENTS.get(workspace.uri.partition("://")[0], ())
     spec = JobSpec(
         job_id=run_id,
         module=_MPI_MODULE if is_mpi else TASK_MODULE,
         args=("--workspace", workspace.uri, "--run", run_id),
         roles=tuple(roles(request.settings)),
         success="leader" if request.settings.ends_with_chief else "all",
-        env=_environment(request),
+        env=env,
         source=str(request.program.working_dir),
         folders=(f"runs/{run_id}",),
-        preload=(request.program.keras, *_PRELOAD, *_client_of(workspace)) if is_warm else (),
+        preload=(request.program.keras, *_PRELOAD, *client) if is_warm else (),
         restart=RestartPolicy(max_restarts=options.max_restarts),
         max_runtime_s=options.max_runtime_s,
         stall_timeout_s=request.settings.faults.stall_timeout,
@@ -53,12 +58,6 @@ def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOp
     if request.manifest:
         spec = request.manifest.complete(spec)
     return options.machines.complete(spec)
-
-
-def _client_of(workspace: Workspace) -> tuple[str, ...]:
-    """Return the package for the workspace's bucket, whose import takes a second in each task."""
-    package = _CLIENTS.get(workspace.uri.partition("://")[0])
-    return () if package is None else (package,)
 
 
 def _sidecars(workspace: Workspace, run_id: str) -> Iterator[CommandSpec]:
@@ -95,9 +94,3 @@ def roles(settings: Settings) -> Iterator[RoleSpec]:
         yield RoleSpec(name="ps", replicas=settings.parameter_servers.ps)
     if settings.evaluation.evaluator:
         yield RoleSpec(name="evaluator", on_loss="restart-task", essential=False)
-
-
-def _environment(request: Request) -> dict[str, str]:
-    """Return the tasks' environment: quiet TensorFlow startup, and the program's Keras."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
-    return {**quiet, LEGACY_KERAS: "1"} if request.program.keras == "tf_keras" else quiet

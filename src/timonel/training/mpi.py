@@ -94,7 +94,9 @@ def joined() -> Iterator[tuple[Cluster, Any]]:
     world = _mpi().COMM_WORLD
     with PortReservation(1) as (own,):
         places = world.allgather((socket.gethostname(), _address(), own.rpartition(":")[2]))
-        yield _cluster(_addresses(places), world.Get_rank()), world
+        is_one_host = len({host for host, _, _ in places}) == 1
+        addresses = [f"{_LOOPBACK if is_one_host else ip}:{port}" for _, ip, port in places]
+        yield _cluster(addresses, world.Get_rank()), world
 
 
 def leave() -> None:
@@ -106,12 +108,6 @@ def _cluster(addresses: Sequence[str], rank: int) -> Cluster:
     tasks = {"chief": tuple(addresses[:1]), "worker": tuple(addresses[1:])}
     present = {role: found for role, found in tasks.items() if found}
     return Cluster(present, "worker" if rank else "chief", max(0, rank - 1))
-
-
-def _addresses(places: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return each rank's address, on loopback if all share one host."""
-    is_one_host = len({host for host, _, _ in places}) == 1
-    return [f"{_LOOPBACK if is_one_host else address}:{port}" for _, address, port in places]
 
 
 def _address() -> str:

@@ -344,19 +344,14 @@ def _log_to_stderr() -> None:
 
 
 def _set_environment(task: Task) -> None:
-    if _has_tf_config(task):
+    # Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets
+    # one only with the strategy ``none``, for scripts that distribute themselves.
+    settings, role = task.spec.settings, task.cluster.role
+    is_alone = settings.distribution.strategy == "none" and settings.evaluation.evaluator
+    if is_alone or (role != "evaluator" and task.cluster.size > 1):
         os.environ["TF_CONFIG"] = json.dumps(task.cluster.tf_config())
     if reports := os.environ.get(_HYPERTUNE):
         # A study names a file of the job's folder, which is elsewhere on each machine.
         os.environ[_HYPERTUNE] = str(task.job_dir / reports)
     for name, uri in task.spec.data.items():
         os.environ[f"TIMONEL_DATA_{name.upper()}" if name else "TIMONEL_DATA"] = uri
-
-
-def _has_tf_config(task: Task) -> bool:
-    # Strategies build a cluster from it, which an evaluator does not belong to: an evaluator gets
-    # one only with the strategy ``none``, for scripts that distribute themselves.
-    settings = task.spec.settings
-    if settings.distribution.strategy == "none" and settings.evaluation.evaluator:
-        return True
-    return task.cluster.role != "evaluator" and task.cluster.size > 1

@@ -188,6 +188,9 @@ def _is_tensorflows(kind: type) -> bool:
 
 
 _SCRIPT_RUNNER = program.__file__
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+_TIMONELS = (_PACKAGE, "<frozen runpy>", "<frozen importlib.")
+_PYTHONS = (str(Path(os.__file__).parent) + os.sep, "<frozen ")
 
 
 def user_traceback(error: BaseException, script: str) -> str:
@@ -256,7 +259,7 @@ def _own_frames(part: traceback.TracebackException, script: str) -> list[traceba
     first = _first_user_frame(frames, script)
     if first is None and hasattr(part, "lineno"):  # set for syntax errors only
         return []
-    return [frame for frame in frames[first or 0 :] if not _is_timonels(frame.filename)]
+    return [frame for frame in frames[first or 0 :] if not frame.filename.startswith(_TIMONELS)]
 
 
 def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> int | None:
@@ -275,7 +278,7 @@ def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> 
         default=None,
     )
     for number, frame in enumerate(frames):
-        if entered is not None and number > entered and not _is_pythons(frame.filename):
+        if entered is not None and number > entered and not frame.filename.startswith(_PYTHONS):
             return number
     return None
 
@@ -283,12 +286,3 @@ def _first_user_frame(frames: Sequence[traceback.FrameSummary], script: str) -> 
 def _is_script(filename: str, script: str) -> bool:
     """Tell whether a file name is the script's, or a notebook cell's."""
     return filename == script or filename.startswith(f"{script}, cell ")
-
-
-def _is_timonels(filename: str) -> bool:
-    package = str(Path(__file__).resolve().parents[2])
-    return filename.startswith((package + os.sep, "<frozen runpy>", "<frozen importlib."))
-
-
-def _is_pythons(filename: str) -> bool:
-    return filename.startswith((str(Path(os.__file__).parent) + os.sep, "<frozen "))

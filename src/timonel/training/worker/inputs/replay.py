@@ -72,7 +72,8 @@ def replay_of(dataset: Any) -> Replay | None:
         raise NotReplayableError("a function of map runs Python code")
     if any(name.startswith(_RANDOM) for name in names):
         return None  # augmentation, which is for training only
-    made = tf.nest.flatten(_first(traced.structured_outputs))
+    outputs = traced.structured_outputs
+    made = tf.nest.flatten(outputs[0] if isinstance(outputs, tuple) else outputs)
     reached = _reached(made)
     count, leaves = len(tf.nest.flatten(element)), len(tf.nest.flatten(element[0]))
     is_used = [id(tensor) in reached for tensor in traced.inputs[:count]]
@@ -97,10 +98,6 @@ def _composed(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
         return found
 
     return apply
-
-
-def _first(element: Any) -> Any:
-    return element[0] if isinstance(element, tuple) else element
 
 
 def _reached(tensors: Sequence[Any]) -> set[int]:

@@ -61,17 +61,14 @@ def compile_with_xla(model: Any) -> None:
         )
     model.jit_compile = True
     if not model.jit_compile:
+        layers = model._flatten_layers()
+        names = [layer.name for layer in layers if not getattr(layer, "supports_jit", True)]
         raise TimonelError(
-            f"XLA cannot compile these layers: {', '.join(_unsupported(model)) or model.name}",
+            f"XLA cannot compile these layers: {', '.join(names) or model.name}",
             hint="drop --xla",
         )
     # An earlier fit of this model was compiled without XLA.
     model.train_function = model.test_function = model.predict_function = None
-
-
-def _unsupported(model: Any) -> list[str]:
-    layers = model._flatten_layers()
-    return [layer.name for layer in layers if not getattr(layer, "supports_jit", True)]
 
 
 def _set_policy(keras: Any, name: str) -> None:

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import ops
 
 from timonel.training.worker.private import hidden_state
-from timonel.training.worker.private.attributes import replaced
+from timonel.training.worker.private.attributes import replaced, wrap
 
 _SEED_STATE = "seed_generator_state"
 """Name of the state of Keras 3's random generators."""
@@ -37,16 +37,15 @@ def as_scheduled(strategy: Any) -> contextlib.AbstractContextManager[None]:
 
 def watch_unscheduled(strategy: Any, warn: Callable[[], object]) -> None:
     """Call ``warn`` at the first ``strategy.run`` outside a worker."""
-    original = strategy.run
     warned: list[bool] = []
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not warned and not strategy.extended._being_scheduled:
             warned.append(True)
             warn()
         return original(*args, **kwargs)
 
-    strategy.run = run
+    wrap(strategy, "run", run)
 
 
 def raw(variable: Any) -> Any:

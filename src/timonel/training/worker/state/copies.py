@@ -85,7 +85,8 @@ class Copies:
         """Fetch all copies into ``root``, all or nothing; none of them may exist there."""
         if self._uri is None:
             return
-        found = _found_at(self._uri)
+        paths = [name.split("/") for name in sorted(ObjectStore(self._uri).find())]
+        found = ["/".join(path[:-1]) for path in paths if _is_checkpoint(path)]
         if not found:
             return
         with aside_dir(root) as aside:
@@ -155,12 +156,6 @@ class Copies:
 
     def _place(self, folder: Path) -> str:
         return join(str(self._uri), folder.parent.name, folder.name)
-
-
-def _found_at(uri: str) -> list[str]:
-    """Return the paths of complete checkpoints below ``uri``, earlier calls first."""
-    paths = [name.split("/") for name in sorted(ObjectStore(uri).find())]
-    return ["/".join(path[:-1]) for path in paths if _is_checkpoint(path)]
 
 
 def _is_checkpoint(path: Sequence[str]) -> bool:

@@ -88,7 +88,10 @@ class ProcessVariables:
             gc.collect()
         others = [each for each in self._created if id(each.thing()) not in owned]
         gathered = [each for each in others if each.is_each]
-        values = dict(zip(map(id, gathered), self._of_all_replicas(gathered), strict=True))
+        kept = [each.thing() for each in gathered]
+        # All workers must gather the same shapes, and do not drop variables at the same time.
+        zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in gathered]
+        values = dict(zip(map(id, gathered), self._replicas.read(kept, zeros), strict=True))
         found: list[dict[str, Any]] = [
             dict(state) for states in self._pending.values() for state in states
         ]
@@ -204,13 +207,6 @@ class ProcessVariables:
         if each.key[0] == "table":
             return hidden_state.table_content(thing)
         return self._replicas.read_first([thing])[0]
-
-    def _of_all_replicas(self, found: Sequence[_Created]) -> list[Array]:
-        """Return values [replicas, ...]; zeros where this process has dropped the variable."""
-        # All workers must gather the same shapes, and do not drop variables at the same time.
-        kept = [each.thing() for each in found]
-        zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in found]
-        return self._replicas.read(kept, zeros)
 
     def _assign(self, each: _Created, values: Any) -> None:
         thing = each.thing()
