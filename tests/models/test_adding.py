@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +30,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import tensorflow as tf
 
     folder = tmp_path_factory.mktemp("made")
+    with warnings.catch_warnings():  # of Keras and TensorFlow Lite about NumPy
+        warnings.simplefilter("ignore")
+        _make(keras, tf, folder)
+    return folder
+
+
+def _make(keras: Any, tf: Any, folder: Path) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="last")])
     model.save(folder / "m.keras")
     model.save(folder / "m.h5")
@@ -38,7 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tf.saved_model.save(model, folder / "unsaved")
     content = tf.lite.TFLiteConverter.from_keras_model(model).convert()
     (folder / "m.tflite").write_bytes(content)
-    return folder
 
 
 @pytest.fixture

@@ -203,7 +203,9 @@ def test_a_model_without_call_is_served_by_its_parts(tmp_path: Path, flavour: An
     export = export_tensors(Autoencoder(), tmp_path / "export")
     assert set(export.signatures) == {"serving_default", "encoder", "decoder"}
     assert export.signatures["serving_default"] == export.signatures["encoder"]
-    assert load(tmp_path / "export", "decoder")(input=tf.ones((3, 2))).popitem()[1].shape == (3, 4)
+    (name,) = export.signatures["decoder"].inputs
+    answer = load(tmp_path / "export", "decoder")(**{name: tf.ones((3, 2))})
+    assert [each.shape for each in answer.values()] == [(3, 4)]
     assert export.model.parameters == 22
     assert export.notes[-1] == (
         "serving_default is the part encoder; signature_name= asks for decoder"

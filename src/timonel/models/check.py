@@ -75,7 +75,8 @@ def check_saved_model(
             "dataset": dataset,
         }
     )
-    labels = export.labels if export.meaning.task == "classification" else None
+    has_label = export.meaning.task == "classification" and not export.meaning.several
+    labels = export.labels if has_label else None
     return compare(examples, run_check(request, log), labels, export.model.precision)
 
 
@@ -122,7 +123,8 @@ def compare(
     Args:
         examples: The predictions of training.
         found: The predictions of the exported model.
-        labels: The labels of a classification; None for other outputs.
+        labels: The labels of a classification; None for other outputs, and if several labels of an
+            example may apply.
         precision: The coarsest dtype that the model computes in.
     """
     pairs = [(each, found.by_key[each.key]) for each in examples if each.key in found.by_key]
@@ -190,7 +192,7 @@ def _agrees(
         is_close = abs(found - expected) <= absolute + relative * abs(expected)
         if not is_close and not (math.isnan(found) and math.isnan(expected)):
             return False
-    if not labels or answer.label is None:
+    if not labels:
         return True
     # If scores tie within the tolerance, either label is correct.
     highest = max(example.scores)
@@ -208,8 +210,6 @@ def _difference(example: ReferenceExample, answer: ExportPrediction) -> float:
 def _class_metrics(
     pairs: Sequence[tuple[ReferenceExample, ExportPrediction]], labels: Sequence[str]
 ) -> dict[str, Any]:
-    if any(answer.label is None for _, answer in pairs):
-        return {}  # several labels may apply
     equal = [labels[_best(example.scores)] == answer.label for example, answer in pairs]
     known = [
         (int(example.label), _best(answer.scores))

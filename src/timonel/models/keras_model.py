@@ -50,15 +50,15 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
     Raises:
         ModelError: The model has never been called on data.
     """
-    if is_without_call(model):
-        raise ModelError(
-            f"{_describe(model)} has no call(), and no built models as attributes",
-            hint="export what predicts, with context().export(PART), or define call()",
-        )
     structure = _symbolic_inputs(model)
     if structure is None:
         structure = input_spec if input_spec is not None else _built_inputs(model)
     if structure is None or not getattr(model, "built", True):
+        if is_without_call(model):
+            raise ModelError(
+                f"{_describe(model)} has no call(), and no built models as attributes",
+                hint="export what predicts, with context().export(PART), or define call()",
+            )
         raise ModelError(
             f"{_describe(model)} has not been built",
             hint="call the model on one batch of data before exporting it",
