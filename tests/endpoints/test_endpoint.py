@@ -39,6 +39,7 @@ from timonel.endpoints.spec import EndpointSpec, Traffic, service_name
 from timonel.engines import ServiceState
 from timonel.engines.local.services.folder import ServiceFolder
 from timonel.errors import EngineError, NotFoundError, ServingError, SpecError
+from timonel.models.repository import workspace_models
 from timonel.serving.protos.messages import predict_pb2
 from timonel.serving.protos.tensors import to_proto
 
@@ -60,6 +61,21 @@ def endpoint(endpoints: Endpoints) -> Endpoint:
 def test_rest_and_grpc_share_the_address(endpoint: Endpoint) -> None:
     assert predict(endpoint, 1.0).json() == {"predictions": [1.0]}
     assert ask_by_grpc(endpoint) == 1.0
+
+
+def test_a_moved_alias_moves_the_traffic_without_a_lost_request(endpoints: Endpoints) -> None:
+    models = workspace_models(endpoints.workspace)
+    models.alias("digits", "champion", 1)
+    found = endpoints.deploy("digits@champion", name="led", min_replicas=1, max_replicas=2)
+    with Load(found) as load:
+        models.alias("digits", "champion", 2)
+        until(lambda: found.routed is not None and found.routed.spec.traffic.percent == {2: 100})
+        until(lambda: predict(found, 1.0).json() == {"predictions": [2.0]})
+        models.alias("digits", "champion", 1)
+        until(lambda: predict(found, 1.0).json() == {"predictions": [1.0]})
+    assert not load.failures
+    assert "follow digits@champion to version 1: " in found.revision.cause
+    found.delete()
 
 
 def raw_answer(endpoint: Endpoint, head: str, body: str = '{"instances": [1.0]}') -> str:

@@ -10,7 +10,10 @@ import pytest
 from tests.endpoints.harness import write_version
 from timonel.endpoints import Endpoint, deploy
 from timonel.endpoints.checks import free_port
-from timonel.errors import SpecError
+from timonel.endpoints.control.following import followed
+from timonel.endpoints.folder import Revision
+from timonel.errors import NotFoundError, SpecError
+from timonel.models.repository import workspace_models
 from timonel.storage import Workspace, find_workspace
 
 
@@ -31,6 +34,75 @@ def opened(workspace: Workspace, folder: Path) -> Endpoint:
     """An endpoint that is open to the network and requires keys."""
     (folder / "keys").write_text("shop=0123456789abcdef\n")
     return deployed(workspace, 1, host="0.0.0.0", api_keys=folder / "keys")
+
+
+def followed_revision(made: Endpoint) -> Revision:
+    """The latest revision, after the control plane has looked at the alias."""
+    moved = followed(made.spec, made.workspace)
+    if moved is not None:
+        made.folder.add(*moved, after=made.revision.number)
+    return made.revision
+
+
+def test_an_endpoint_follows_an_alias_until_its_traffic_is_changed(workspace: Workspace) -> None:
+    models = workspace_models(workspace)
+    models.alias("digits", "champion", 1)
+    made = deploy("digits@champion", workspace=workspace, wait=False)
+    first = followed_revision(made)
+    assert (first.number, first.cause) == (1, "deploy digits@champion")
+    assert dict(first.spec.traffic.percent) == {1: 100}
+    write_version(workspace, 3)
+    assert followed_revision(made) == first
+    models.alias("digits", "champion", 2)
+    second = followed_revision(made)
+    assert dict(second.spec.traffic.percent) == {2: 100}
+    assert second.cause.startswith("follow digits@champion to version 2: ")
+    assert "@" in second.cause.rpartition(": ")[2]
+    assert followed_revision(made) == second
+    deploy("digits", workspace=workspace, wait=False, max_replicas=2)
+    assert made.spec.follow == "champion"
+    made.split(shadow={"version": 1, "percent": 10})
+    assert made.spec.follow == "champion"
+    made.split({1: 50, 2: 50})
+    models.alias("digits", "champion", 3)
+    assert dict(followed_revision(made).spec.traffic.percent) == {1: 50, 2: 50}
+
+
+def test_a_rollback_and_a_rollout_end_following(workspace: Workspace) -> None:
+    models = workspace_models(workspace)
+    models.alias("digits", "champion", 1)
+    made = deploy("digits@champion", workspace=workspace, wait=False)
+    models.alias("digits", "champion", 2)
+    followed_revision(made)
+    rolled = made.rollback()
+    assert (dict(rolled.spec.traffic.percent), rolled.spec.follow) == ({1: 100}, None)
+    assert followed_revision(made) == rolled
+    deploy("digits@champion", workspace=workspace, wait=False)
+    with pytest.raises(SpecError, match="invalid steps"):
+        made.rollout(1, steps=(7,))
+    assert made.spec.follow == "champion"
+    made.rollout(1)
+    assert (dict(made.spec.traffic.percent), made.spec.follow) == ({2: 100}, None)
+
+
+def test_an_endpoint_follows_new_versions_only_if_told_to(workspace: Workspace) -> None:
+    pinned = deploy("digits", workspace=workspace, wait=False, name="pinned")
+    latest = deploy("digits@latest", workspace=workspace, wait=False, name="newest")
+    write_version(workspace, 3)
+    assert dict(followed_revision(pinned).spec.traffic.percent) == {2: 100}
+    assert dict(followed_revision(latest).spec.traffic.percent) == {3: 100}
+    deployed(workspace, 1, name="newest")
+    assert latest.spec.follow is None
+
+
+def test_a_removed_alias_keeps_the_version(workspace: Workspace) -> None:
+    models = workspace_models(workspace)
+    models.alias("digits", "champion", 1)
+    made = deploy("digits@champion", workspace=workspace, wait=False)
+    models.alias("digits", "champion", None)
+    with pytest.raises(NotFoundError, match="digits has no champion version any more"):
+        followed(made.spec, workspace)
+    assert dict(made.spec.traffic.percent) == {1: 100}
 
 
 @pytest.mark.parametrize("number", [None, 1])

@@ -21,7 +21,8 @@ from timonel.errors import (
     NotFoundError,
     SpecError,
 )
-from timonel.models import ModelRepository, check_process, check_version, export
+from timonel.models import ModelRepository, ModelVersion, check_process, check_version, export
+from timonel.models.repository import workspace_models
 from timonel.models.runtime_choice import EVIDENCE_FILE, RuntimeMeasurement
 from timonel.models.schema import EXPORT_FILE, REFERENCE_FILE
 from timonel.storage import Workspace, digest_file, digest_tree
@@ -91,6 +92,47 @@ def test_a_version_is_published_without_a_choice_that_fails(
     version = export("last", name="tiny", workspace=workspace, check=False)
     assert "no runtime was chosen: it took too long" in caplog.text
     assert not (version.path / EVIDENCE_FILE).exists()
+
+
+@pytest.mark.process
+def test_an_alias_moves_to_a_first_version_and_not_to_an_equal_one(
+    workspace: Workspace, export_folder: Path, raw: Path, in_this_process: None
+) -> None:
+    rewrite_reference(export_folder, raw)
+    finished_run(workspace, export_folder)
+    steps: list[str] = []
+
+    def publish(**options: Any) -> ModelVersion:
+        steps.clear()
+        return export(
+            "last", name="tiny", workspace=workspace, optimize=False, progress=steps.append,
+            **options,
+        )  # fmt: skip
+
+    first = publish(alias="champion", if_better="accuracy")
+    assert (first.number, first.aliases) == (1, ("champion",))
+    assert "no version was champion before" in steps[-1]
+    second = publish(alias="champion", if_better="accuracy")
+    assert (second.number, second.aliases) == (2, ())
+    found = second.comparison
+    assert found is not None
+    assert (found.holder, found.value, found.examples) == (1, found.holder_value, 12)
+    assert steps[-1].startswith("champion stays at tiny/1: accuracy ")
+    events = [each for each in export_run(workspace).events() if each["type"] == "comparison"]
+    assert [each["is_better"] for each in events] == [False]
+    assert publish(alias="champion", check=False).aliases == ("champion",)
+    assert [each.reason for each in workspace_models(workspace).aliases("tiny").history()] == [
+        str(first.comparison),
+        "export",
+    ]
+    for options, problem in (
+        ({"alias": "champion", "if_better": "quality"}, "cannot compare models by 'quality'"),
+        ({"if_better": "accuracy"}, "a comparison needs an alias"),
+        ({"alias": "7"}, "invalid alias '7'"),
+    ):
+        with pytest.raises(SpecError, match=problem):
+            publish(**options)
+    assert len(workspace_models(workspace).versions("tiny")) == 3
 
 
 @pytest.mark.process

@@ -93,7 +93,7 @@ def test_a_server_sees_versions_and_nothing_else(
     repository.publish("digits", export_folder)
     repository.delete("digits", 1)
     children = {path.name for path in (repository.root / "digits").iterdir()}
-    assert children == {"2", ".highest", ".lock"}
+    assert children == {"2", ".highest", ".lock", ".alias-lock"}
 
 
 def test_deleting_hides_the_version_at_once(
@@ -222,6 +222,35 @@ def test_resolving(repository: ModelRepository, export_folder: Path, tmp_path: P
         repository.resolve("letters")
     with pytest.raises(NotFoundError, match="folder of a SavedModel"):
         repository.resolve("./nowhere/else")
+
+
+def test_aliases_name_versions(repository: ModelRepository, export_folder: Path) -> None:
+    for _ in range(3):
+        repository.publish("digits", export_folder)
+    repository.alias("digits", "champion", 1)
+    repository.alias("digits", "candidate", "latest")
+    folder = repository.root / "digits"
+    assert repository.resolve("digits@champion").number == 1
+    assert repository.resolve(f"{folder}@candidate").number == 3
+    assert repository.resolve(f"{folder}@latest").number == 3
+    assert [each.aliases for each in repository.versions("digits")] == [
+        ("champion",),
+        (),
+        ("candidate",),
+    ]
+    change = repository.alias("digits", "champion", "candidate")
+    assert (change.before, change.version) == (1, 3)
+    assert repository.get("digits", 3).describe()["aliases"] == ["candidate", "champion"]
+    repository.alias("digits", "candidate", None)
+    assert dict(repository.aliases("digits").read()) == {"champion": 3}
+    with pytest.raises(NotFoundError, match="digits has no version 9"):
+        repository.alias("digits", "champion", 9)
+    with pytest.raises(NotFoundError, match="has no alias candidate"):
+        repository.alias("digits", "candidate", None)
+    with pytest.raises(NotFoundError, match="no model 'cats'"):
+        repository.alias("cats", "champion", 1)
+    with pytest.raises(SpecError, match="or digits@<alias>"):
+        repository.resolve("digits/1@champion")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", ".hidden", "7", "a:b", "é", "a b"])

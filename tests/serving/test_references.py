@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from timonel.errors import NotFoundError, SpecError
 from timonel.models import ModelRepository
-from timonel.serving.references import resolve, split_reference, workspace_for
-from timonel.serving.settings.models import Latest, Specific
+from timonel.serving.references import resolve, split_reference, version_of, workspace_for
+from timonel.serving.settings.models import Aliased, Latest, Specific
+from timonel.storage.aliases import Aliases
 
 
 def make(base, *versions):
@@ -42,6 +45,28 @@ def test_names_versions_and_folders(workspace, tmp_path):
     found = resolve(other / "7", workspace)
     assert (found.name, found.base_path) == ("other", str(other))
     assert found.policy == Specific(versions=(7,))
+
+
+def test_an_alias_is_served_wherever_it_points(workspace, tmp_path):
+    digits = make(workspace.models / "digits", "1", "3")
+    other = make(tmp_path / "elsewhere" / "other", "7", "8")
+    Aliases(digits).move("champion", 1)
+    Aliases(other).move("best", 7)
+    for reference, base, alias in [
+        ("digits@champion", digits, "champion"),
+        (f"{other}@best", other, "best"),
+        ("s3://bucket/models/digits@any", "s3://bucket/models/digits", "any"),
+    ]:
+        found = resolve(reference, workspace)
+        assert found.policy == Aliased(alias=alias)
+        assert (found.name, found.base_path) == (Path(base).name, str(base))
+    assert resolve("digits@latest", workspace).policy == Latest()
+    assert resolve("digits@champion", workspace, 3).policy == Specific(versions=(3,))
+    assert version_of(resolve("digits@champion", workspace)) == 1
+    assert version_of(resolve("digits/3", workspace)) == 3
+    assert version_of(resolve("digits", workspace)) is None
+    with pytest.raises(NotFoundError, match="digits has no alias best: its aliases are: champion"):
+        resolve("digits@best", workspace)
 
 
 def test_what_is_not_there(workspace, tmp_path):

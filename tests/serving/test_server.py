@@ -20,6 +20,8 @@ import pytest
 from google.protobuf import json_format
 
 from tests.serving.conftest import publish
+from tests.waiting import until
+from timonel.models.repository import workspace_models
 from timonel.serving import curl_example, predict, running_servers, serve
 from timonel.serving.protocols.v2.service import SERVICE, message_class
 from timonel.storage import find_workspace
@@ -444,6 +446,69 @@ def test_no_request_fails_through_swaps_and_roll_backs(server, stubs, exports, p
         counts = [client.result(timeout=60) for client in clients]
     assert min(counts) > SWAPS
     assert seen["rest"] == seen["grpc"] == {1.0, 2.0, 3.0}
+
+
+def test_a_server_of_an_alias_changes_only_when_it_moves(workspace, exports):
+    from tensorflow_serving.apis import prediction_service_pb2_grpc
+
+    base = workspace.models / "versioned"
+    base.mkdir()
+    for number in (1, 2):
+        publish(exports / f"versioned-{number}", base, number)
+    repository = workspace_models(workspace)
+    repository.alias("versioned", "champion", 1)
+    stop = threading.Event()
+
+    def ask_rest(path):
+        answers = []
+        connection = http.client.HTTPConnection(server.rest_url.removeprefix("http://"))
+        while not stop.is_set():
+            connection.request("POST", f"/v1/models/versioned{path}:predict", b'{"instances":[1]}')
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, body
+            answers.append(json.loads(body)["predictions"][0])
+        connection.close()
+        return answers
+
+    def ask_grpc(stub):
+        request = predict_request("versioned", x=np.array([1], np.float32))
+        request.model_spec.version_label = "champion"
+        answers = []
+        while not stop.is_set():
+            answers.append(stub.Predict(request).outputs["y"].float_val[0])
+        return answers
+
+    def serves(number):
+        until(lambda: predict("versioned", [1.0], workspace=workspace)[0].version == number)
+        until(lambda: [int(each["version"]) for each in available(server)] == [number])
+
+    options = {"rest_port": 0, "grpc_port": 0, "block": False, "poll_s": 0.1}
+    with (
+        serve("versioned@champion", workspace=workspace, **options) as server,
+        grpc.insecure_channel(server.grpc_address) as channel,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        clients = [
+            pool.submit(ask_rest, ""),
+            pool.submit(ask_rest, "/labels/champion"),
+            pool.submit(ask_grpc, stub),
+        ]
+        try:
+            publish(exports / "versioned-3", base, 3)
+            time.sleep(1)
+            serves(1)
+            for number in (3, 2, 1):
+                repository.alias("versioned", "champion", number)
+                serves(number)
+                url = f"{server.rest_url}/v1/models/versioned/labels/champion"
+                assert predict(url, [1.0])[0].version == number
+            assert predict("versioned@champion", [1.0], workspace=workspace)[0].version == 1
+        finally:
+            stop.set()
+        for client in clients:
+            assert set(client.result(timeout=60)) == {1.0, 2.0, 3.0}
 
 
 def available(server):

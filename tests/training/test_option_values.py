@@ -10,7 +10,6 @@ from timonel.training.option_values import (
     Best,
     EarlyStopping,
     StepRange,
-    is_larger_better,
     parse_best,
     parse_early_stopping,
     parse_steps,
@@ -82,22 +81,3 @@ def test_ranges_of_steps(text: str, steps: StepRange) -> None:
 def test_invalid_steps_are_rejected(text: str) -> None:
     with pytest.raises(SpecError, match="needs a range of steps"):
         parse_steps(text)
-
-
-@pytest.mark.parametrize(
-    ("names", "larger"),
-    [
-        ("loss val_loss f1_loss mae mse val_mean_squared_error rmse logcosh perplexity", False),
-        ("kullback_leibler_divergence false_positives word_error_rate wer hinge log_loss", False),
-        ("binary_crossentropy mean_absolute_percentage_error error latency_ms", False),
-        ("mape smape brier_score fid val_fid_score val_cer", False),
-        ("acc val_accuracy top_k_categorical_accuracy auc_1 precision recall_2 f1_score", True),
-        ("mean_io_u one_hot_iou cosine_similarity r2_score score reward true_positives", True),
-        ("val_map mAP_50 map@0.5", True),
-        ("a quality samples x value lr epoch_time power confidence psnr", None),
-    ],
-)
-def test_names_of_metrics_show_their_direction(names: str, larger: bool | None) -> None:
-    assert {name: is_larger_better(name) for name in names.split()} == dict.fromkeys(
-        names.split(), larger
-    )

@@ -55,6 +55,7 @@ from timonel.serving.references import workspace_for
 from timonel.serving.runtimes.saved_model import signatures_in
 from timonel.serving.signature import Signature
 from timonel.storage import Workspace, digest_tree, is_local, normalise, quick_digest
+from timonel.storage.aliases import split_alias
 from timonel.storage.digests import digest_lines
 from timonel.storage.location import Location
 from timonel.tracking import Artifact
@@ -373,7 +374,8 @@ def _version(
     if number is not None:
         return models.get(found.name, number)
     earlier_plan = journal.plan
-    if reference == found.name and earlier_plan.get("model") == found.name:
+    # An alias may have moved meanwhile.
+    if split_alias(reference)[0] == found.name and earlier_plan.get("model") == found.name:
         try:
             earlier = models.get(found.name, earlier_plan["version"])
         except NotFoundError:

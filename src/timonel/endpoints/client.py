@@ -40,8 +40,8 @@ def predict(
 
     Args:
         model_or_url: An endpoint or a model of the workspace (``digits``), a version of a model
-            (``digits/3``), a folder of versions, or a server (``http://127.0.0.1:8501``, with
-            ``/v1/models/<name>`` if it has several).
+            (``digits/3``, ``digits@champion``), a folder of versions, or a server
+            (``http://127.0.0.1:8501``, with ``/v1/models/<name>`` if it has several).
         inputs: One or many: image files (or their bytes) for a model of images; a CSV, JSON, dicts
             or a DataFrame for a model of rows; values, such as texts, for one with a single input;
             an array or nested lists for one of tensors.
@@ -77,7 +77,7 @@ def predict(
 
 def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> str | None:
     """Return the address of the model of an endpoint; None if no endpoint has the name."""
-    if "/" in name:
+    if "/" in name or "@" in name:
         return None
     try:
         place = (

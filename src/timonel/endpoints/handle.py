@@ -170,7 +170,9 @@ class Endpoint:
         shares = {} if percent is None else {"percent": dict(percent)}
         words = ["split", format_shares(percent or {}), "plain" if plain else "", *sorted(rules)]
         cause = " ".join(word for word in words if word)
-        return self.change(cause, traffic={**before, **shares, **rules})
+        # Percentages are the user's decision, which an alias must not undo.
+        kept = {"follow": None} if percent else {}
+        return self.change(cause, traffic={**before, **shares, **rules}, **kept)
 
     def scale(self, least: int | None = None, most: int | None = None) -> Revision:
         """Change the bounds of the number of replicas; return the new revision."""
@@ -191,7 +193,7 @@ class Endpoint:
 
         This adds a revision with the same contents but the present address and access control: a
         rollback must not accept revoked keys again, or open an endpoint without keys to a network.
-        Running replicas of its versions are kept.
+        Running replicas of its versions are kept. The endpoint no longer follows an alias.
 
         Raises:
             SpecError: No earlier revision differs by more than address and access control.
@@ -203,6 +205,7 @@ class Endpoint:
             spec = self.folder.revision(each).spec.exposed_as(latest.spec)
             if number is not None or spec != latest.spec:
                 check_spec(spec, self.workspace)
+                spec = spec.model_copy(update={"follow": None})
                 return record(self.workspace, spec, f"rollback to {each}", after=latest.number)
         raise SpecError(
             f"{self.name} has no earlier revision that differs by more than address, TLS, keys and "
@@ -243,6 +246,9 @@ class Endpoint:
             EngineError: Another rollout is in progress.
         """
         revision = self.folder.revision()
+        if revision.spec.follow is not None:
+            new_rollout(revision, to, time.time(), fields)  # checks it
+            revision = self.change(f"rollout of version {to}", follow=None)
         with locked(self.workspace):
             current = latest_rollout(self.folder.documents, self.name)
             if current is not None and not current.has_ended:

@@ -31,9 +31,10 @@ from timonel.engines import ServiceEngine
 from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
-from timonel.serving.references import resolve, workspace_for
-from timonel.serving.settings.models import ModelSettings, Specific
+from timonel.serving.references import resolve, version_of, workspace_for
+from timonel.serving.settings.models import ModelSettings
 from timonel.storage import Workspace, local_path, normalise
+from timonel.storage.aliases import LATEST, split_alias
 from timonel.units import parse_bytes
 
 _ANY = "0.0.0.0"  # noqa: S104 - of a pod, say, whose network is the cluster's
@@ -57,7 +58,8 @@ def deploy(
 
     Args:
         model: A model of the workspace (``digits``, its newest version), or one of its versions
-            (``digits/3``).
+            (``digits/3``). The endpoint then keeps its version until it is changed. With an alias
+            (``digits@champion``), it follows the alias; with ``digits@latest``, new versions.
         workspace: The workspace, or its path.
         server_args: Further arguments of ``timonel serve``; an existing endpoint keeps its own if
             none are given.
@@ -126,7 +128,10 @@ def _specified(
 ) -> tuple[EndpointSpec, int | None, Revision | None]:
     """Return the checked specification, the version that the user names, and what there is."""
     found = resolve(model, place)
-    reference, version = _stored_reference(found, place), _named_version(found)
+    reference, version = _stored_reference(found, place), version_of(found)
+    follow = split_alias(model)[1]
+    if follow == LATEST:
+        version = _newest(found, model)
     name = options.get("name") or endpoint_name(reference)
     try:
         before = open_endpoint(documents_of(place), name).revision()
@@ -143,6 +148,8 @@ def _specified(
         fields["traffic"] = {"percent": {version or _newest(found, model): 100}}
     elif version is not None:
         fields["traffic"] |= {"percent": {version: 100}, "shadow": None}
+    if version is not None or before is None or before.spec.model != reference:
+        fields["follow"] = follow
     if before is None and not options.get("port"):
         fields["port"] = free_port(fields["host"], place)
     spec = validated(fields)
@@ -322,8 +329,12 @@ def _cause(
 ) -> str:
     """Return what a deployment changes, for the history of the endpoint."""
     target = spec.model_name if version is None else f"{spec.model_name}/{version}"
+    if version is not None and spec.follow is not None:
+        target = f"{spec.model_name}@{spec.follow}"
+    elif before is None:
+        target = f"{spec.model_name}/{next(iter(spec.traffic.percent))}"
     if before is None:
-        return f"deploy {spec.model_name}/{next(iter(spec.traffic.percent))}"
+        return f"deploy {target}"
     words = []
     if spec.traffic.percent != before.traffic.percent:
         words.append(f"replaces {format_shares(before.traffic.percent)}")
@@ -345,10 +356,6 @@ def _stored_reference(model: ModelSettings, workspace: Workspace) -> str:
     if model.base_path == str(workspace.models / model.name):
         return model.name
     return normalise(model.base_path)
-
-
-def _named_version(model: ModelSettings) -> int | None:
-    return model.policy.versions[0] if isinstance(model.policy, Specific) else None
 
 
 def _newest(found: ModelSettings, model: str) -> int:

@@ -49,7 +49,7 @@ Label = Annotated[str, StringConstraints(pattern=r"^[a-z]([a-z0-9-]{0,30}[a-z0-9
 
 _LONGEST_S = 7 * 86_400.0
 # The port counts, too: firewalls and network policies admit clients by port.
-_EXPOSURE = ("host", "port", "access")
+_EXPOSURE = ("host", "port", "access", "follow")
 LABEL_HEADER = "x-timonel-label"
 """Request header that names the label of a version."""
 
@@ -232,6 +232,11 @@ class EndpointSpec(Requested):
     name: EndpointName = Field(description="Unique name of the endpoint.")
     model: str = Field(description="Model of the workspace, or folder or URI of its versions.")
     traffic: Traffic = Field(description="Distribution of requests over versions.")
+    follow: str | None = Field(
+        default=None,
+        description="Alias whose version gets all requests, also after it moves; latest: the "
+        "newest version. None: the versions of the traffic, whatever is published.",
+    )
     scaling: ScalingPolicy = Field(
         default_factory=ScalingPolicy, description="Number of replicas of each version."
     )
@@ -257,7 +262,7 @@ class EndpointSpec(Requested):
         return "https" if self.access.tls else "http"
 
     def exposed_as(self, other: EndpointSpec) -> EndpointSpec:
-        """Return a copy with the address and access control of another specification."""
+        """Return a copy with the address, access control and alias of another specification."""
         return self.model_copy(update={name: getattr(other, name) for name in _EXPOSURE})
 
     @property

@@ -14,7 +14,7 @@ from timonel.models.versions import ModelVersion
 
 if TYPE_CHECKING:
     from timonel.models.publish import check_version, export
-    from timonel.models.repository import ModelRepository
+    from timonel.models.repository import ModelRepository, alias
     from timonel.models.savedmodel import export_live
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "ModelVersion",
     "StoredSignature",
     "TensorInfo",
+    "alias",
     "check_version",
     "export",
     "export_live",
@@ -34,7 +35,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "publish": ("check_version", "export"),
-        "repository": ("ModelRepository",),
+        "repository": ("ModelRepository", "alias"),
         "savedmodel": ("export_live",),
     },
 )

@@ -65,7 +65,21 @@ def check_saved_model(
     reason = _skip_reason(export, examples)
     if reason is not None:
         return CheckResult(status="skipped", message=f"not checked: {reason}")
-    request = CheckRequest.model_validate(
+    request = check_request(saved_model, export, reference, data_root, dataset)
+    has_label = export.meaning.task == "classification" and not export.meaning.several
+    labels = export.labels if has_label else None
+    return compare(examples, run_check(request, log), labels, export.model.precision)
+
+
+def check_request(
+    saved_model: Path,
+    export: Export,
+    reference: Path,
+    data_root: Path | None,
+    dataset: Path | None,
+) -> CheckRequest:
+    """Return the request that `run_check` takes, for arguments of `check_saved_model`."""
+    return CheckRequest.model_validate(
         {
             "saved_model": saved_model,
             "reference": reference,
@@ -75,9 +89,6 @@ def check_saved_model(
             "dataset": dataset,
         }
     )
-    has_label = export.meaning.task == "classification" and not export.meaning.several
-    labels = export.labels if has_label else None
-    return compare(examples, run_check(request, log), labels, export.model.precision)
 
 
 def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:

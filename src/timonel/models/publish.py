@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timonel.errors import ModelError, NotFoundError, TimonelError
+from timonel.errors import ModelError, NotFoundError, SpecError, TimonelError
 from timonel.models.check import check_saved_model
+from timonel.models.comparison import Challenger, check_metric, compare_with_holder
 from timonel.models.evaluation import write_confusion_png
 from timonel.models.exports import (
     ReferenceExample,
@@ -24,15 +25,16 @@ from timonel.models.exports import (
 )
 from timonel.models.repository import ModelRepository, workspace_models
 from timonel.models.runtime_choice import RuntimeMeasurement
-from timonel.models.schema import REFERENCE_FILE, CheckResult, Export
+from timonel.models.schema import REFERENCE_FILE, CheckResult, Comparison, Export
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
+from timonel.storage.aliases import check_alias
 from timonel.storage.atomic import sweep
 from timonel.tracking import Artifact, RunRecord, RunWriter, list_runs, read_run, start_run
 from timonel.tracking.mirrors.sidecar import mirror_in_background
 
 CONFUSION_FILE = "confusion.png"
-CHECK_LOG = "check.log"
+CHECK_LOG, HOLDER_LOG = "check.log", "holder.log"
 
 Progress = Callable[[str], None]
 _logger = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     data_root: str | os.PathLike[str] | None = None,
     force: bool = False,
     optimize: bool = True,
+    alias: str | None = None,
+    if_better: str | None = None,
     progress: Progress | None = None,
 ) -> ModelVersion:
     """Publish a training run's model as the next version of ``name``.
@@ -81,19 +85,26 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
         force: Publish even if the check fails.
         optimize: Whether to measure which runtime computes the model best, and to store held-out
             inputs as warm-up requests for servers.
+        alias: Alias for the new version, such as ``champion``.
+        if_better: Move the alias only if the new version is better than the one that has it, by
+            this metric on the same held-out records: accuracy, mae or rmse. It is published in
+            either case.
         progress: Called with a line at the start of each step.
 
     Returns:
-        The new version; its ``check`` holds the result of the check.
+        The new version; its ``check`` holds the result of the check, and its ``comparison`` that
+        with the version that had the alias.
 
     Raises:
-        SpecError: The name is not a valid model name.
+        SpecError: The name or the alias is invalid, or models cannot be compared by the metric.
         NotFoundError: The run or ``data_root`` does not exist.
-        ModelError: The run has no model, the model does not work, or the check failed.
+        ModelError: The run has no model, the model does not work, the check failed, or it cannot be
+            compared.
         CorruptError: The export was changed or truncated.
         InputError: The repository cannot be written.
     """
     check_name(name)
+    _check_alias(alias, if_better, check=check)
     root = _raw_folder(data_root)
     if not isinstance(workspace, Workspace):
         workspace = find_workspace(workspace, create=False)
@@ -123,16 +134,85 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
                 )
             result = _check(trained, examples, writer, root, say) if check else None
             _reject_failed(result, force=force)
+            challenger = Challenger(
+                folder, document, examples, result, root, trained.dataset_folder
+            )
+            comparison = _comparison(repository, name, alias, if_better, challenger, writer, say)
             add = _choice_writer(measurement, result)
             say(f"publishing {name}")
             provenance = _provenance(trained, writer)
-            version = repository.publish(name, folder, provenance, result, add)
+            version = repository.publish(name, folder, provenance, result, add, comparison)
         # Digest the whole folder: the same weights with another provenance are another artifact.
         metadata = {"model": version.name, "version": version.number}
         digest = digest_tree(version.path)
         writer.output(Artifact("model", version.path, digest, str(version), metadata))
+        if alias is not None:
+            _move_alias(repository, version, alias, comparison, say)
     mirror_in_background(workspace)
-    return version
+    return repository.get(name, version.number)
+
+
+def _check_alias(alias: str | None, if_better: str | None, *, check: bool) -> None:
+    if alias is not None:
+        check_alias(alias)
+    if if_better is None:
+        return
+    check_metric(if_better)
+    if alias is None or not check:
+        raise SpecError("a comparison needs an alias, and the check", hint="give --alias champion")
+
+
+def _comparison(
+    repository: ModelRepository,
+    name: str,
+    alias: str | None,
+    metric: str | None,
+    challenger: Challenger,
+    writer: RunWriter,
+    say: Progress,
+) -> Comparison | None:
+    """Compare with the version that has the alias, if the user asks for it."""
+    if alias is None or metric is None:
+        return None
+    number = repository.aliases(name).read().get(alias)
+    holder = None if number is None else repository.get(name, number)
+    if holder is not None:
+        say(f"comparing with {holder}, the {alias}")
+    found = compare_with_holder(challenger, alias, metric, holder, writer.folder / HOLDER_LOG)
+    writer.event("comparison", **found.model_dump(mode="json"))
+    return found
+
+
+def _move_alias(
+    repository: ModelRepository,
+    version: ModelVersion,
+    alias: str,
+    comparison: Comparison | None,
+    say: Progress,
+) -> None:
+    """Give a new version its alias, unless it is not better than the holder.
+
+    Raises:
+        ModelError: Another version got the alias meanwhile.
+    """
+    if comparison is None:
+        repository.alias(version.name, alias, version.number, reason="export")
+        return
+    if not comparison.is_better:
+        say(f"{alias} stays at {version.name}/{comparison.holder}: {comparison}")
+        return
+
+    def check_holder(before: int | None) -> None:
+        if before != comparison.holder:
+            raise ModelError(
+                f"{version} is published, but {alias} moved to version {before} meanwhile",
+                hint="compare again: repeat the export",
+            )
+
+    repository.alias(
+        version.name, alias, version.number, reason=str(comparison), expected=check_holder
+    )
+    say(f"{alias} moves to {version}: {comparison}")
 
 
 def find_model(

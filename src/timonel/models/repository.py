@@ -3,6 +3,7 @@
 <root>/<name>/
   <number>/           a SavedModel, with assets.extra/timonel.json if timonel published it;
                       or a Python model, with model.py
+  .aliases/           names of versions, see `timonel.storage.aliases`
   .highest            the highest number ever used, so that no number is reused
   .lock               held while publishing or deleting
 
@@ -16,7 +17,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ from timonel.models.schema import (
     REFERENCE_FILE,
     VERSION_FILE,
     CheckResult,
+    Comparison,
     Export,
     VersionDocument,
 )
@@ -55,8 +57,18 @@ from timonel.models.versions import (
     unknown_model,
     version_at,
 )
-from timonel.storage import Workspace, exclusive, publish_dir, write_document, write_text
-from timonel.storage.atomic import aside_name, sweep, sync, unwritable
+from timonel.storage import (
+    Workspace,
+    exclusive,
+    find_workspace,
+    join,
+    publish_dir,
+    write_document,
+    write_text,
+)
+from timonel.storage.aliases import LATEST, AliasChange, Aliases, split_alias, version_named
+from timonel.storage.atomic import sweep, unwritable
+from timonel.storage.deletion import Deletion, Objects
 
 if TYPE_CHECKING:
     from timonel.storage.local_copy import LocalCopy
@@ -65,6 +77,7 @@ Ignore = Callable[[Any, list[str]], Iterable[str]]
 
 _HIGHEST = ".highest"
 _LOCK = ".lock"
+_ALIAS_LOCK = ".alias-lock"
 # Another publisher holds the lock while it copies: minutes for a large model on a slow disk.
 _LOCK_TIMEOUT_S = 600.0
 
@@ -78,11 +91,15 @@ class ModelRepository:
         root: The folder.
         local_copy: Of a workspace in a bucket, transfers to and from it. A version is in the bucket
             before it is in the folder.
+        deletion: Deletes versions, and completes interrupted deletions of the workspace.
     """
 
-    def __init__(self, root: Path, local_copy: LocalCopy | None = None) -> None:
+    def __init__(
+        self, root: Path, local_copy: LocalCopy | None = None, deletion: Deletion | None = None
+    ) -> None:
         self.root = root
         self._local_copy = local_copy
+        self._deletion = deletion or Deletion(root)
 
     def names(self) -> list[str]:
         """Return the names of models with at least one version, sorted."""
@@ -100,7 +117,50 @@ class ModelRepository:
         """Return a model's versions by ascending number; empty for unknown models."""
         folder = self._folder(name)
         self._pull(name)
-        return [version_at(name, number, path) for number, path in sorted(numbered(folder))]
+        aliases = self.aliases(name).read()
+        return [
+            version_at(name, number, path, aliases) for number, path in sorted(numbered(folder))
+        ]
+
+    def aliases(self, name: str) -> Aliases:
+        """Return the aliases of a model, to read."""
+        check_name(name)
+        if self._local_copy is not None:
+            return Aliases(join(self._local_copy.store.uri, "models", name))
+        return Aliases(self.root / name)
+
+    def alias(
+        self,
+        name: str,
+        alias: str,
+        version: int | str | None,
+        *,
+        reason: str | None = None,
+        expected: Callable[[int | None], None] = lambda _version: None,
+    ) -> AliasChange:
+        """Give an alias to a version, or remove it; servers that follow it change over.
+
+        Args:
+            name: The model's name.
+            alias: The alias, such as ``champion``.
+            version: The version, or another alias that names it; None removes the alias.
+            reason: Why, for the history.
+            expected: Called with the present version of the alias before it moves; may raise.
+
+        Raises:
+            NotFoundError: There is no such model, version or alias.
+            SpecError: The alias is invalid.
+            InputError: The repository cannot be written.
+        """
+        self.get(name)
+        aliases = self.aliases(name)
+        if version is None:
+            version_named(alias, aliases.read(), name)
+            return aliases.move(alias, None, reason=reason, expected=expected)
+        with exclusive(self._folder(name) / _ALIAS_LOCK):  # against its deletion
+            number = version if isinstance(version, int) else self.get(name, version).number
+            self.get(name, number)
+            return aliases.move(alias, number, reason=reason, expected=expected)
 
     def publish(
         self,
@@ -109,6 +169,7 @@ class ModelRepository:
         provenance: Mapping[str, Any] | None = None,
         check: CheckResult | None = None,
         add: Callable[[Path], None] | None = None,
+        comparison: Comparison | None = None,
     ) -> ModelVersion:
         """Publish an export as the next version of a model, atomically.
 
@@ -119,6 +180,7 @@ class ModelRepository:
             check: The result of its check.
             add: Called with the version's folder before it is published, to add files to its
                 ``assets.extra``.
+            comparison: The comparison with the holder of an alias.
 
         Raises:
             SpecError: The name is not a valid model name.
@@ -139,6 +201,7 @@ class ModelRepository:
                 export=export,
                 provenance=dict(provenance or {}),
                 check=check,
+                comparison=comparison,
                 rows=row_evidence(export, check, identity_of(target)),
                 timonel=__version__,
             )
@@ -176,32 +239,56 @@ class ModelRepository:
             _copy_tree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         return version_at(name, number, self.root / name / str(number))
 
-    def delete(self, name: str, version: int) -> None:
-        """Delete a version atomically; its number is never reused.
+    def delete(self, name: str, *versions: int) -> None:
+        """Delete versions, each atomically; their numbers are never reused.
 
-        Endpoints that use the version lose it: 'timonel models delete' refuses that.
+        Endpoints that use a version lose it: `timonel.delete` keeps it.
 
         Raises:
-            NotFoundError: The version does not exist.
+            NotFoundError: A version does not exist.
+            SpecError: A version has an alias.
+            InputError: The repository cannot be written.
+        """
+        places = [self.place(name, version) for version in versions]
+        with self.retiring(name, versions):
+            paths = [path for path, _ in places]
+            self._deletion.delete(paths, [each for _, found in places for each in found])
+
+    def place(self, name: str, version: int) -> tuple[Path, tuple[Objects, ...]]:
+        """Return a version's folder, and its objects in the bucket of the workspace.
+
+        Raises:
+            NotFoundError: There is no such version.
+        """
+        path = self._folder(name) / self.get(name, version).path.name
+        if self._local_copy is None:
+            return path, ()
+        return path, (self._local_copy.objects(path),)
+
+    @contextlib.contextmanager
+    def retiring(self, name: str, versions: Collection[int]) -> Iterator[None]:
+        """Hold the locks of a model while its versions are deleted.
+
+        Raises:
+            SpecError: A version has an alias.
             InputError: The repository cannot be written.
         """
         folder = self._folder(name)
-        self.get(name, version)  # before a lock file is created for a model that does not exist
-        with exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S):
-            found = self.get(name, version)
-            if self._local_copy is not None:
-                self._local_copy.delete_folder(folder / str(version))
+        with (
+            exclusive(folder / _LOCK, timeout_s=_LOCK_TIMEOUT_S),
+            exclusive(folder / _ALIAS_LOCK),
+        ):
+            for alias, version in self.aliases(name).read().items():
+                if version in versions:
+                    raise SpecError(
+                        f"{name}/{version} is {alias}",
+                        hint=f"remove the alias: timonel models alias {name} {alias} --remove",
+                    )
             write_text(folder / _HIGHEST, f"{_highest(folder)}\n")
-            aside = folder / aside_name(str(version))
-            try:
-                found.path.rename(aside)
-            except OSError as error:
-                raise unwritable(found.path, error) from error
-            sync(folder)
-        shutil.rmtree(aside, ignore_errors=True)
+            yield
 
-    def get(self, name: str, version: int | None = None) -> ModelVersion:
-        """Return a version of a model, by default the highest-numbered one.
+    def get(self, name: str, version: int | str | None = None) -> ModelVersion:
+        """Return a version of a model by number or alias, by default the highest-numbered one.
 
         Raises:
             NotFoundError: There is no such model or version.
@@ -210,34 +297,37 @@ class ModelRepository:
         found = dict(numbered(self._folder(name)))
         if not found:
             raise unknown_model(name, self.names(), Path(name))
-        number = max(found) if version is None else version
+        aliases = self.aliases(name).read()
+        number = max(found) if version in {None, LATEST} else version
+        if isinstance(number, str):
+            number = version_named(number, aliases, name)
         if number not in found:
             raise NotFoundError(
                 f"{name} has no version {version}",
                 hint=f"its versions are: {', '.join(str(each) for each in sorted(found))}",
             )
-        return version_at(name, number, found[number])
+        return version_at(name, number, found[number], aliases)
 
     def resolve(self, ref: str | os.PathLike[str]) -> ModelVersion:
-        """Resolve ``name``, ``name/number`` or a path to a version.
+        """Resolve ``name``, ``name/number``, ``name@alias`` or a path to a version.
 
-        A path is a version's folder, or a folder of numbered versions. A version outside a folder
-        of numbered versions counts as version 1.
+        A path is a version's folder, or a folder of numbered versions, also with an alias. A
+        version outside a folder of numbered versions counts as version 1.
 
         Raises:
             NotFoundError: No version matches.
             SpecError: The part after ``name/`` is not a version number.
         """
-        text = os.fspath(ref)
+        text, alias = split_alias(os.fspath(ref))
         name, slash, number = text.partition("/")
         if MODEL_NAME.fullmatch(name):
             self._pull(name)
         if MODEL_NAME.fullmatch(name) and any(numbered(self.root / name)):
-            if slash and not VERSION_NUMBER.fullmatch(number):
-                raise SpecError(f"expected {name}/<number>, got {text!r}")
-            return self.get(name, int(number) if slash else None)
+            if slash and (alias or not VERSION_NUMBER.fullmatch(number)):
+                raise SpecError(f"expected {name}/<number> or {name}@<alias>, got {ref!r}")
+            return self.get(name, int(number) if slash else alias)
         path = Path(text).expanduser()
-        found = open_version(path) if path.is_dir() else None
+        found = open_version(path, alias) if path.is_dir() else None
         if found is not None:
             return found
         is_name = MODEL_NAME.fullmatch(name) and (not slash or VERSION_NUMBER.fullmatch(number))
@@ -277,9 +367,38 @@ class ModelRepository:
         return self.root / name
 
 
+def alias(
+    name: str,
+    alias: str,
+    version: int | str | None = None,
+    *,
+    remove: bool = False,
+    workspace: Workspace | str | os.PathLike[str] | None = None,
+) -> AliasChange:
+    """Give a version an alias; servers and endpoints of ``name@alias`` change over.
+
+    Args:
+        name: The model's name.
+        alias: The alias, such as ``champion``.
+        version: The version, or another alias that names it.
+        remove: Remove the alias instead.
+        workspace: The workspace, or its path.
+
+    Raises:
+        NotFoundError: There is no such model, version or alias.
+        SpecError: The alias is invalid, or there is neither a version nor ``remove``.
+        InputError: The repository cannot be written.
+    """
+    if remove == (version is not None):
+        raise SpecError("give an alias, and either a version or remove")
+    if not isinstance(workspace, Workspace):
+        workspace = find_workspace(workspace, create=False)
+    return workspace_models(workspace).alias(name, alias, version)
+
+
 def workspace_models(workspace: Workspace) -> ModelRepository:
     """Return the repository of a workspace."""
-    return ModelRepository(workspace.models, workspace.local_copy)
+    return ModelRepository(workspace.models, workspace.local_copy, workspace.deletion)
 
 
 def _highest(folder: Path) -> int:

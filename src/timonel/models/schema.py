@@ -213,6 +213,26 @@ class RowEvidence(StoredDocument):
     saved_model: str = Field(description="Identity of the SavedModel that was examined.")
 
 
+class Comparison(StoredDocument):
+    """Comparison with the holder of an alias on the same held-out records."""
+
+    alias: str = Field(description="The alias.")
+    metric: str = Field(description="Name of the metric.")
+    value: float = Field(description="Its value for this version.")
+    holder: int | None = Field(description="Version that had the alias; null for none.")
+    holder_value: float | None = Field(description="Its value for that version.")
+    examples: int = Field(description="Number of held-out records.")
+    is_better: bool = Field(description="Whether the alias moves to this version.")
+
+    def __str__(self) -> str:
+        if self.holder is None:
+            return f"{self.metric} {self.value:.4g}; no version was {self.alias} before"
+        return (
+            f"{self.metric} {self.value:.4g}, of version {self.holder} {self.holder_value:.4g}, on "
+            f"{self.examples} held-out records"
+        )
+
+
 class VersionDocument(StoredDocument):
     """Content of ``assets.extra/timonel.json``: the origin of a published version."""
 
@@ -227,6 +247,9 @@ class VersionDocument(StoredDocument):
         default_factory=dict, description="Run, dataset and source code of the model."
     )
     check: CheckResult | None = Field(default=None, description="Result of the check.")
+    comparison: Comparison | None = Field(
+        default=None, description="Comparison with the holder of an alias."
+    )
     rows: RowEvidence | None = Field(
         default=None, description="Evidence that rows of a batch are independent."
     )

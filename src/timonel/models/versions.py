@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,7 +21,14 @@ from timonel.models.inspection import (
     is_saved_model,
     signatures_of,
 )
-from timonel.models.schema import VERSION_FILE, CheckResult, StoredSignature, VersionDocument
+from timonel.models.schema import (
+    VERSION_FILE,
+    CheckResult,
+    Comparison,
+    StoredSignature,
+    VersionDocument,
+)
+from timonel.storage.aliases import LATEST, Aliases, version_named
 
 _logger = logging.getLogger(__name__)
 
@@ -41,6 +49,7 @@ class ModelVersion(BaseModel):
     document: VersionDocument | None = Field(
         default=None, description="Its origin; null if timonel did not publish it."
     )
+    aliases: tuple[str, ...] = Field(default=(), description="Its aliases, such as champion.")
 
     def __str__(self) -> str:
         return f"{self.name}/{self.number}"
@@ -61,6 +70,11 @@ class ModelVersion(BaseModel):
     def check(self) -> CheckResult | None:
         """Result of the check before publishing."""
         return self.document.check if self.document else None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """Comparison with the version that had an alias before."""
+        return self.document.comparison if self.document else None
 
     @property
     def run_id(self) -> str | None:
@@ -99,6 +113,7 @@ class ModelVersion(BaseModel):
             **known,
             "name": self.name,
             "version": self.number,
+            "aliases": list(self.aliases),
             "path": str(self.path),
             "signatures": signatures,
         }
@@ -154,17 +169,29 @@ def _is_model(folder: Path) -> bool:
     return any((folder / name).is_file() for name in names)
 
 
-def open_version(path: Path) -> ModelVersion | None:
-    """Return the version at ``path``, else the highest-numbered one below, else None."""
+def open_version(path: Path, alias: str | None = None) -> ModelVersion | None:
+    """Return the version at ``path``, else the one below with an alias, else None.
+
+    Without an alias, it is the highest-numbered one.
+
+    Raises:
+        NotFoundError: The folder has no such alias.
+    """
     absolute = path.absolute()
     if not holds_models(absolute):
         return None
-    if is_saved_model(absolute) or is_python_model(absolute) or is_flatbuffer(absolute):
+    alias = None if alias == LATEST else alias
+    is_one = is_saved_model(absolute) or is_python_model(absolute) or is_flatbuffer(absolute)
+    if alias is None and is_one:
         if VERSION_NUMBER.fullmatch(absolute.name):
             return version_at(absolute.parent.name, int(absolute.name), absolute)
         return version_at(absolute.name, 1, absolute)
-    found = max(numbered(absolute), default=None)
-    return version_at(absolute.name, *found) if found else None
+    found = dict(numbered(absolute))
+    aliases = Aliases(absolute).read()
+    number = (
+        max(found, default=0) if alias is None else version_named(alias, aliases, absolute.name)
+    )
+    return version_at(absolute.name, number, found[number], aliases) if number in found else None
 
 
 def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -176,8 +203,10 @@ def numbered(folder: Path) -> Iterator[tuple[int, Path]]:
             yield int(path.name), path
 
 
-def version_at(name: str, number: int, path: Path) -> ModelVersion:
-    """Return the version at ``path``."""
+def version_at(
+    name: str, number: int, path: Path, aliases: Mapping[str, int] = MappingProxyType({})
+) -> ModelVersion:
+    """Return the version at ``path``, with those of a model's aliases that name it."""
     document = None
     try:
         document = VersionDocument.read(path / VERSION_FILE, "model-version")
@@ -186,4 +215,5 @@ def version_at(name: str, number: int, path: Path) -> ModelVersion:
     except TimonelError as error:
         # The SavedModel may still be fine, so the version stays listed and servable.
         _logger.warning("ignoring the document of %s: %s", path, error)
-    return ModelVersion(name=name, number=number, path=path, document=document)
+    own = tuple(sorted(alias for alias, version in aliases.items() if version == number))
+    return ModelVersion(name=name, number=number, path=path, document=document, aliases=own)

@@ -10,8 +10,15 @@ from timonel.errors import NotFoundError, SpecError
 from timonel.models.inspection import is_python_model
 from timonel.models.versions import NO_VERSION, holds_models, publish_hint, unknown_model
 from timonel.serving.manager.sources import version_folders
-from timonel.serving.settings.models import Latest, ModelSettings, Specific
+from timonel.serving.settings.models import (
+    Aliased,
+    Latest,
+    ModelSettings,
+    Specific,
+    VersionPolicy,
+)
 from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
+from timonel.storage.aliases import LATEST, Aliases, split_alias, version_named
 
 SAVED_MODEL = "saved_model.pb"
 
@@ -22,6 +29,18 @@ def split_reference(reference: str) -> tuple[str, int | None]:
     if slash and version.isascii() and version.isdigit() and "/" not in name and name:
         return name, int(version)
     return reference, None
+
+
+def version_of(model: ModelSettings) -> int | None:
+    """Return the version that settings name, by its number or an alias; None for the newest.
+
+    Raises:
+        NotFoundError: The model has no such alias.
+    """
+    if isinstance(model.policy, Aliased):
+        aliases = Aliases(model.base_path).read()
+        return version_named(model.policy.alias, aliases, model.name)
+    return model.policy.versions[0] if isinstance(model.policy, Specific) else None
 
 
 def workspace_for(
@@ -40,7 +59,8 @@ def workspace_for(
         _refuse_assignment(os.fspath(each))
     if isinstance(workspace, Workspace):
         return workspace
-    elsewhere = (not is_local(each) or _is_folder(os.fspath(each)) for each in references)
+    places = [split_alias(os.fspath(each))[0] for each in references]
+    elsewhere = (not is_local(place) or _is_folder(place) for place in places)
     return find_workspace(workspace, create=any(elsewhere))
 
 
@@ -51,28 +71,30 @@ def resolve(
 
     Args:
         reference: A model of the workspace (``digits``, ``digits/3``), a folder of numbered
-            versions, one of those versions' folders, or the URI of such a folder in a bucket.
+            versions, one of those versions' folders, or the URI of such a folder in a bucket. With
+            an alias (``digits@champion``), its version is served, and another one when it moves.
         workspace: The workspace to look up models by name.
         version: The only version to serve; None serves the latest and follows new ones.
 
     Raises:
-        NotFoundError: The model or version does not exist. References to buckets are not checked
-            here but by the server.
+        NotFoundError: The model, version or alias does not exist. References to buckets are not
+            checked here but by the server.
     """
-    if not is_local(reference):
-        return _from_bucket(normalise(reference), version)
-    text = os.fspath(reference)
+    text, alias = split_alias(os.fspath(reference))
+    which = alias if version is None else version
+    if not is_local(text):
+        return _from_bucket(normalise(text), which)
     name, named_version = split_reference(text)
     if workspace.local_copy is not None and _is_plain(name):
         known = workspace.local_copy.store.folders("models")
         if name in known:
             place = join(workspace.uri, "models", name)
-            return _from_bucket(place, named_version if version is None else version)
+            return _from_bucket(place, named_version if which is None else which)
     base = workspace.models / name
     if _is_plain(name) and base.is_dir():
-        return _settings(name, base, named_version if version is None else version)
+        return _settings(name, base, named_version if which is None else which)
     if _is_folder(text) or not _is_plain(name) or text.startswith("~"):
-        return _from_folder(local_path(text), version)
+        return _from_folder(local_path(text), which)
     if workspace.local_copy is None:
         known = sorted(path.name for path in _folders(workspace.models))
     raise unknown_model(name, known, Path(text))
@@ -95,7 +117,7 @@ def _refuse_assignment(text: str) -> None:
         )
 
 
-def _from_folder(folder: Path, version: int | None) -> ModelSettings:
+def _from_folder(folder: Path, version: int | str | None) -> ModelSettings:
     if not folder.is_dir():
         raise NotFoundError(
             f"no folder at {folder}",
@@ -111,17 +133,21 @@ def _from_folder(folder: Path, version: int | None) -> ModelSettings:
     return _settings(folder.name, folder, version)
 
 
-def _from_bucket(uri: str, version: int | None) -> ModelSettings:
+def _from_bucket(uri: str, version: int | str | None) -> ModelSettings:
     parent, _, last = uri.rpartition("/")
     if last.isascii() and last.isdigit() and not parent.endswith("/"):
         uri, version = parent, int(last) if version is None else version
     return _serving(uri.rpartition("/")[2], uri, version)
 
 
-def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
+def _settings(name: str, base: Path, version: int | str | None) -> ModelSettings:
     versions = version_folders(base)
     if not versions:
         raise NotFoundError(f"the folder {base} {NO_VERSION}", hint=publish_hint(name))
+    if isinstance(version, str):
+        if version != LATEST:
+            version_named(version, Aliases(base).read(), name)
+        return _serving(name, str(base), version)
     if version is not None and version not in versions:
         raise NotFoundError(
             f"{name} has no version {version} in {base}",
@@ -130,8 +156,14 @@ def _settings(name: str, base: Path, version: int | None) -> ModelSettings:
     return _serving(name, str(base), version)
 
 
-def _serving(name: str, base_path: str, version: int | None) -> ModelSettings:
-    policy = Latest() if version is None else Specific(versions=(version,))
+def _serving(name: str, base_path: str, version: int | str | None) -> ModelSettings:
+    policy: VersionPolicy
+    if version is None or version == LATEST:
+        policy = Latest()
+    elif isinstance(version, str):
+        policy = Aliased(alias=version)
+    else:
+        policy = Specific(versions=(version,))
     return ModelSettings(name=name, base_path=base_path, policy=policy)
 
 

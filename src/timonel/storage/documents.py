@@ -33,6 +33,8 @@ FORMATS: Mapping[str, int] = {
     "export": 1,
     "architecture": 1,
     "model-version": 1,
+    "model-alias": 1,
+    "deletion": 1,
     "runtime-choice": 1,
     "conversion-report": 1,
     "evaluations": 1,

@@ -29,6 +29,7 @@ from pathlib import Path
 from timonel.errors import AlreadyExistsError, NotFoundError
 from timonel.storage.atomic import aside_name, publish_dir, sweep, write_text
 from timonel.storage.blobs import Blob
+from timonel.storage.deletion import Objects
 from timonel.storage.object_store import ObjectStore, local_files
 from timonel.storage.remote import push
 from timonel.storage.run_transfer import RunTransfer
@@ -118,12 +119,9 @@ class LocalCopy:
         """
         self._pull_folder(target, self.store.find(self._key(target)))
 
-    def delete_folder(self, target: Path) -> None:
-        """Delete a folder from the bucket, first the file that makes it complete."""
-        key = self._key(target)
-        names = self.store.find(key)
-        last = _completing(name.removeprefix(f"{key}/") for name in names)
-        self.store.delete(sorted(names, key=lambda name: (name != f"{key}/{last}", name)))
+    def objects(self, target: Path) -> Objects:
+        """Return the objects of a complete folder, to delete."""
+        return Objects(self._key(target), _LAST)
 
     def pull_models(self, name: str | None = None) -> None:
         """Bring the versions of a model up to date, or of all."""

@@ -6,21 +6,25 @@ runs/<run>/events/<offset>.jsonl  a part of the local ``events.jsonl``, named by
                                   created by a conditional request: an append that another machine's
                                   append precedes is refused
 
+runs/<run>/deleted                the only object of a deleted run: copies of other machines go, too
+
 Nothing is kept about what was transferred: both sides are listed and compared, so a killed process
 leaves nothing to repair.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from timonel.errors import AlreadyExistsError, CorruptError, NotFoundError
-from timonel.storage.atomic import ASIDE_PREFIX, append_bytes, aside_dir, sweep
+from timonel.storage.atomic import ASIDE_PREFIX, append_bytes, aside_dir, aside_name, sweep
 from timonel.storage.blobs import Blob
 from timonel.storage.growing_file import DivergedError, GrowingFile
 from timonel.storage.locks import exclusive
@@ -29,6 +33,7 @@ from timonel.storage.object_store import ObjectStore, local_files
 _logger = logging.getLogger(__name__)
 
 RECORD, EVENTS = "run.json", "events.jsonl"
+DELETED = "deleted"
 _PART = re.compile(r"events/\d{15}\.jsonl")
 _LOCAL = frozenset({"mirrors"})
 _LOCK = ".push.lock"
@@ -60,7 +65,11 @@ class RunTransfer:
             CorruptError: The bucket lacks events of the run.
             InputError: The bucket cannot be read.
         """
-        runs = _by_run(self._store.find(f"runs/{run_id}" if run_id else "runs"))
+        listed = self._store.find(f"runs/{run_id}" if run_id else "runs")
+        runs = _by_run(listed)
+        for name in {key.split("/")[1] for key in listed if key.endswith(f"/{DELETED}")}:
+            if name not in runs:
+                self._drop(name)
         known = {key: blob for blobs in runs.values() for key, blob in blobs.items()}
         missing = {
             key: self._root / key
@@ -138,6 +147,14 @@ class RunTransfer:
         for path in (self._root / "runs").glob(f"*/{RECORD}"):
             if not path.parent.name.startswith(ASIDE_PREFIX):
                 yield path.parent.name
+
+    def _drop(self, run_id: str) -> None:
+        """Remove the copy of a run that another machine has deleted."""
+        folder = self._folder(run_id)
+        aside = folder.with_name(aside_name(run_id))
+        with contextlib.suppress(OSError):  # there is none, or another process removes it
+            folder.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
     def _is_behind(self, run_id: str, blobs: Mapping[str, Blob]) -> bool:
         """Return whether the bucket lacks a local run, or events of it."""

@@ -34,6 +34,7 @@ from timonel.errors import (
     SpecError,
 )
 from timonel.storage.atomic import unwritable, write_bytes
+from timonel.storage.deletion import Deletion
 from timonel.storage.documents import document, parse_document, read_document, write_document
 from timonel.storage.ownership import check_own
 from timonel.storage.uris import is_local, join, local_path, normalise, shared_folder, shared_uri
@@ -72,6 +73,12 @@ class Workspace:
     def is_remote(self) -> bool:
         """Whether the workspace is in a bucket."""
         return "://" in self.uri
+
+    @property
+    def deletion(self) -> Deletion:
+        """Deletes in the workspace."""
+        copy = self.local_copy
+        return Deletion(self.root, None if copy is None else copy.store)
 
     def uri_of(self, uri: str) -> str:
         """Return the shared location of a path in the workspace, and others unchanged."""
@@ -139,6 +146,8 @@ def find_workspace(
 ) -> Workspace:
     """Find the workspace, or create it.
 
+    Completes the deletions of killed processes there.
+
     The first that applies: ``location``; the environment variable ``TIMONEL_WORKSPACE``; the
     nearest folder ``.timonel`` from the current directory upwards; a new ``.timonel`` in the
     current directory.
@@ -162,7 +171,7 @@ def find_workspace(
     if root is not None and (root / "FORMAT").exists():
         if "id" in read_document(root / "FORMAT", "workspace"):
             return _in_bucket(shared_uri(root), create=False, offline=offline)
-        return Workspace(root)
+        return _completed(Workspace(root))
     if not create and named:
         raise _missing(str(root))
     if not create:
@@ -174,6 +183,12 @@ def find_workspace(
     if is_on_claim(root):
         return _in_bucket(shared_uri(root), create=True, offline=offline)
     return _make(root)
+
+
+def _completed(workspace: Workspace) -> Workspace:
+    """Complete the deletions that killed processes have left."""
+    workspace.deletion.resume()
+    return workspace
 
 
 def plan_workspace(location: str | os.PathLike[str] | None = None) -> Workspace:
@@ -251,7 +266,7 @@ def _in_bucket(uri: str, *, create: bool, offline: bool) -> Workspace:
         root.chmod(0o700)  # downloaded documents may hold secrets
     if not path.exists() or path.read_bytes() != content:
         write_bytes(path, content)
-    return Workspace(root, uri, LocalCopy(store, root))
+    return _completed(Workspace(root, uri, LocalCopy(store, root)))
 
 
 def _id_of(body: Mapping[str, Any], uri: str) -> str:

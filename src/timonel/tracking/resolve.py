@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
-from timonel.storage import is_local, normalise, quick_digest, read_document
+from timonel.storage import is_local, join, normalise, quick_digest, read_document
+from timonel.storage.aliases import LATEST, Aliases, split_alias, version_named
 from timonel.storage.workspace import Workspace
 from timonel.tracking.graph import (
     ArtifactNode,
@@ -34,10 +35,10 @@ def lineage(
 
     Args:
         workspace: The workspace of the runs.
-        ref: The first match of: a run's ID or ``last``; a model ``name`` (its newest version) or
-            ``name/version``; a path or URI (of a dataset, a version, a raw file or folder; a file
-            inside a recorded folder means that folder); a digest or at least its first 6 digits; a
-            prefix of a run's ID; a run's name.
+        ref: The first match of: a run's ID or ``last``; a model ``name`` (its newest version),
+            ``name/version`` or ``name@alias``; a path or URI (of a dataset, a version, a raw file
+            or folder; a file inside a recorded folder means that folder); a digest or at least its
+            first 6 digits; a prefix of a run's ID; a run's name.
         direction: The origins, the uses, or both.
 
     Raises:
@@ -148,8 +149,9 @@ def _run(graph: LineageGraph, nodes: Iterable[RunNode], ref: str) -> LineageGrap
 
 
 def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph | None:
-    """Return the graph focused on a model version, by ``name`` or ``name/version``."""
-    name, _, version = ref.partition("/")
+    """Return the graph focused on a model version, by ``name``, with its number or an alias."""
+    text, alias = split_alias(ref)
+    name, _, version = text.partition("/")
     if version and not version.isdigit():
         return None
     recorded = {
@@ -165,6 +167,10 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
         for path in (folder.iterdir() if folder.is_dir() else ())
         if path.name.isdigit()
     }
+    if alias not in {None, LATEST} and on_disk:
+        version = str(
+            version_named(alias, Aliases(join(workspace.uri, "models", name)).read(), name)
+        )
     # A name alone means the version that a server would load, or the last one of a deleted model.
     numbers = {int(version)} if version else on_disk.keys() or recorded.keys()
     newest = max(numbers & (recorded.keys() | on_disk.keys()), default=None)

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from timonel.errors import SpecError
+from timonel.tracking.metric_names import is_larger_better
 
 VALIDATION_PREFIX = "val_"
 """Keras' prefix for the metrics of an evaluation."""
 PATIENCE = 3
-_SMALLER = re.compile(
-    r"loss|err|mae|mape|ms[el]|divergence|entropy|perplexity|hinge|poisson|log_?cosh|distance|false|"
-    r"latency|deviance|brier|(?<![a-z])(fid|[wc]er$)"
-)
-_LARGER = re.compile(
-    r"acc|auc|auroc|precision|recall|sensitivity|specificity|f_?measure|f1|f_?beta|io_?u|dice|"
-    r"jaccard|r2|score|similarity|bleu|rouge|ndcg|mrr|reward|return|true_|(?<![a-z])map(?![a-z])"
-)
 
 
 @dataclass(frozen=True)
@@ -61,14 +53,6 @@ class StepRange:
 
     first: int
     last: int
-
-
-def is_larger_better(metric: str) -> bool | None:
-    """Tell from a metric's name whether larger values are better; None if it does not show."""
-    name = metric.lower()
-    if _SMALLER.search(name):
-        return False
-    return True if _LARGER.search(name) else None
 
 
 def parse_best(text: str | None) -> Best | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from optuna.trial import FrozenTrial
 
 from timonel.errors import SpecError
-from timonel.training.option_values import is_larger_better
+from timonel.tracking.metric_names import is_larger_better
 from timonel.tuning.tune_options import Goal
 
 

@@ -19,9 +19,10 @@ from timonel.serving.manager.manager import ModelManager
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.manager.sources import PUBLISHED_MARK, version_folders
 from timonel.serving.runtimes.base import VersionFolder
-from timonel.serving.settings.models import Latest, LoadSettings, ModelSettings
+from timonel.serving.settings.models import Aliased, Latest, LoadSettings, ModelSettings
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
+from timonel.storage.aliases import Aliases
 from timonel.testing.runtimes import FakeRuntime
 
 FAST = LoadSettings(poll_s=0.01, settle_s=0.02, max_retries=2, retry_s=0.02)
@@ -148,6 +149,89 @@ def test_no_request_fails_while_versions_come_and_go(base):
         finally:
             stop.set()
         assert {n for c in clients for n in c.result()} >= set(range(1, 12))
+
+
+def test_an_alias_decides_what_is_served_and_no_request_fails_when_it_moves(base):
+    for number in (1, 2, 3):
+        publish(base, number)
+    aliases = Aliases(base)
+    aliases.move("champion", 1)
+    aliases.move("candidate", 3)
+    stop = threading.Event()
+
+    def client(label):
+        seen = []
+        while not stop.is_set():
+            version, answer = rig.ask(ModelSpec("m", label=label))
+            assert version == answer
+            if version not in seen[-1:]:
+                seen.append(version)
+        return seen
+
+    with (
+        Rig(base, policy=Aliased(alias="champion")) as rig,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        rig.loader.wait_until_settled()
+        clients = [pool.submit(client, label) for label in (None, "champion")]
+        try:
+            assert rig.serving() == [1]
+            publish(base, 4)
+            aliases.move("candidate", 4)
+            time.sleep(0.1)
+            assert rig.serving() == [1]
+            for number in (2, 4, 1):
+                aliases.move("champion", number)
+                rig.until(lambda number=number: rig.serving() == [number])
+                assert rig.ask() == (number, float(number))
+        finally:
+            stop.set()
+        for each in clients:
+            assert each.result()[-1] == 1
+        aliases.move("champion", None)
+        rig.until(lambda: rig.loader._managed["m"].problem is not None)
+        assert "found no alias champion" in rig.loader._managed["m"].problem
+        assert rig.ask() == (1, 1.0)
+
+
+def test_the_newest_and_each_version_with_an_alias_are_served(base):
+    for number in (1, 2, 3):
+        publish(base, number)
+    aliases = Aliases(base)
+    aliases.move("champion", 1)
+    with Rig(base) as rig:
+        rig.loader.wait_until_settled()
+        rig.until(lambda: rig.serving() == [1, 3])
+        assert rig.ask() == (3, 3.0)
+        assert rig.ask(ModelSpec("m", label="champion")) == (1, 1.0)
+        aliases.move("champion", 2)
+        rig.until(lambda: rig.serving() == [2, 3])
+        assert rig.ask(ModelSpec("m", label="champion")) == (2, 2.0)
+        aliases.move("champion", None)
+        rig.until(lambda: rig.serving() == [3])
+        with pytest.raises(StatusError, match="Unrecognized servable version label"):
+            rig.ask(ModelSpec("m", label="champion"))
+
+
+def test_a_broken_version_does_not_get_an_alias_away_from_one_that_serves(base):
+    publish(base, 1)
+    publish(base, 2, "broken")
+    aliases = Aliases(base)
+    aliases.move("champion", 1)
+    with Rig(base, policy=Aliased(alias="champion")) as rig:
+        rig.loader.wait_until_settled()
+        aliases.move("champion", 2)
+        rig.until(lambda: rig.states().get(2) is VersionState.END)
+        assert rig.ask(ModelSpec("m", label="champion")) == (1, 1.0)
+
+
+def test_a_start_with_an_unknown_alias_tells_it(base):
+    publish(base, 1)
+    with (
+        Rig(base, policy=Aliased(alias="best")) as rig,
+        pytest.raises(ServingError, match="found no alias best"),
+    ):
+        rig.loader.wait_until_settled()
 
 
 def test_an_old_version_stays_until_its_last_request_has_ended(base):

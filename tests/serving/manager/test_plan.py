@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from timonel.serving.manager.plan import (
     Candidate,
+    Naming,
     Rule,
     Tracked,
     VersionPlan,
@@ -17,7 +18,7 @@ from timonel.serving.manager.plan import (
     plan,
     statuses,
 )
-from timonel.serving.settings.models import Every, Latest, Specific
+from timonel.serving.settings.models import Aliased, Every, Latest, Specific
 from timonel.serving.status import Code, StatusError
 
 BROKEN = StatusError(Code.DATA_LOSS, "damaged")
@@ -278,3 +279,73 @@ def test_a_failure_is_not_told_while_there_are_attempts_left():
         VersionState.END,
     ]
     assert statuses(tracked)[0].code is Code.DATA_LOSS
+
+
+NAMES = st.dictionaries(st.sampled_from(["champion", "candidate"]), st.integers(1, 4))
+POLICIES = [Latest(), Every(), Specific(versions=(2,)), Aliased(alias="champion")]
+
+
+def test_an_alias_is_served_by_the_version_before_until_the_new_one_is_loaded():
+    policy = Aliased(alias="champion")
+    naming = Naming().moved({"champion": 1, "candidate": 3}, policy).published([1])
+    assert naming.served["champion"] == 1
+    naming = naming.moved({"champion": 2}, policy)
+    assert naming.rule(policy, unloads_first=False, as_tfserving=False) == Rule(
+        Specific(versions=(2,)), keep=frozenset({1, 2})
+    )
+    assert naming.published([1]).served["champion"] == 1
+    naming = naming.published([1, 2])
+    assert naming.served["champion"] == 2
+    rule = naming.rule(policy, unloads_first=False, as_tfserving=False)
+    assert rule.keep == {2}
+
+
+def test_a_removed_alias_keeps_what_is_served_by_its_name():
+    policy = Aliased(alias="champion")
+    naming = Naming().moved({"champion": 1, "candidate": 2}, policy).published([1, 2])
+    assert naming.moved({}, policy).aliases == {"champion": 1}
+    assert naming.moved({}, Latest()).aliases == {}
+
+
+def test_aliases_keep_versions_only_where_labels_do():
+    naming = Naming(labels={"stable": 4}).moved({"champion": 1}, Latest())
+
+    def kept(policy, **options):
+        return naming.rule(
+            policy, **{"unloads_first": False, "as_tfserving": False, **options}
+        ).keep
+
+    assert kept(Latest()) == {1, 4}
+    assert kept(Specific(versions=(2,))) == {4}
+    assert kept(Latest(), as_tfserving=True) == frozenset()
+
+
+@given(st.lists(NAMES, min_size=1, max_size=6), st.sampled_from(POLICIES), st.booleans())
+def test_an_alias_that_answered_answers_through_all_moves(moves, policy, as_tfserving):
+    """The server loads and unloads one version at a time, as planned."""
+    naming, loaded, known = Naming(), set(), on_disk(1, 2, 3, 4)
+    answering: set[str] = set()
+    for aliases in moves:
+        naming = naming.moved(aliases, policy).published(loaded)
+        for _ in range(20):
+            rule = naming.rule(policy, unloads_first=False, as_tfserving=as_tfserving)
+            tracked = dict.fromkeys(loaded, SERVING)
+            seen = [c for c in known if c.number in of_interest(rule, [1, 2, 3, 4], tracked)]
+            todo = plan(rule, seen, tracked, 0.0)
+            if todo.load:
+                loaded.add(todo.load[0].number)
+            elif todo.unload:
+                loaded.discard(todo.unload[0])
+            else:
+                break
+            naming = naming.published(loaded)
+            if not as_tfserving and not isinstance(policy, Specific):
+                there = {a for a, n in naming.served.items() if n in loaded}
+                if isinstance(policy, Aliased):
+                    there &= {"champion"}  # no other one is kept
+                assert answering & naming.aliases.keys() <= there
+                answering |= there & naming.aliases.keys()
+        answering &= naming.aliases.keys()
+        if isinstance(policy, Aliased) and "champion" in naming.aliases:
+            assert loaded == {naming.aliases["champion"]}
+            answering = {"champion"}

@@ -25,7 +25,7 @@ def deploy(
     model: Annotated[
         str,
         typer.Argument(
-            help="Model: name, name/version, or folder of versions.",
+            help="Model: name, name/version, name@alias, or folder of versions.",
             autocompletion=completion.models,
         ),
     ],
@@ -46,8 +46,9 @@ def deploy(
 ) -> None:
     """Deploy a model as an endpoint: one address, replicas that follow load.
 
-    MODEL/VERSION gives all requests to a version once it is ready. Without a version, an existing
-    endpoint keeps its traffic.
+    MODEL/VERSION gives all requests to a version once it is ready; MODEL@ALIAS to that of an alias,
+    also after it moves, and MODEL@latest to each new version. Without them, an existing endpoint
+    keeps its traffic.
     """
     from rich.markup import escape
 

@@ -45,6 +45,17 @@ def export(
         bool,
         typer.Option("--optimize/--no-optimize", help="Measure runtimes and choose the fastest."),
     ] = True,
+    alias: Annotated[
+        str | None, typer.Option(help="Alias for the new version, such as champion.")
+    ] = None,
+    if_better: Annotated[
+        str | None,
+        typer.Option(
+            help="Move the alias only if the version is better than the one that has it, by this "
+            "metric on the same held-out records: accuracy, mae or rmse.",
+            metavar="METRIC",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Publish the model of a run as the next version of a name.
@@ -69,6 +80,8 @@ def export(
             data_root=data_root,
             force=force,
             optimize=optimize,
+            alias=alias,
+            if_better=if_better,
             progress=steps,
         )
     if json:

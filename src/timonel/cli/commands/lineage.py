@@ -19,7 +19,7 @@ def lineage(
     ref: Annotated[
         str,
         typer.Argument(
-            help="Run, model, model/version, digest, or path of a dataset or raw file.",
+            help="Run, model, model/version, model@alias, digest, or path of a dataset or raw file.",
             autocompletion=completion.runs,
         ),
     ] = "last",

@@ -41,7 +41,7 @@ def serve(
     model: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Models: name, name/version, folder of versions, or bucket URI.",
+            help="Models: name, name/version, name@alias, folder of versions, or bucket URI.",
             autocompletion=completion.models,
         ),
     ] = None,
@@ -58,7 +58,8 @@ def serve(
 ) -> None:
     """Serve a model over REST and gRPC, as TensorFlow Serving does.
 
-    New versions are loaded while it serves; deleting the newest returns to the previous one.
+    New versions are loaded while it serves; deleting the newest returns to the previous one. With
+    NAME@ALIAS, the version of the alias is served, and another one when the alias moves.
     Ctrl-C finishes pending requests, then exits.
     """
     import timonel

@@ -84,6 +84,8 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         facts["reason"] = now.message
     if now.routed and now.routed != endpoint.revision.number:
         facts["traffic"] = f"that of revision {now.routed}"
+    if spec.follow is not None:
+        facts["follows"] = f"{spec.model_name}@{spec.follow}"
     if spec.traffic.rules:
         facts["rules"] = ", ".join(spec.traffic.rules)
     percent = endpoint.routed.spec.traffic.percent if endpoint.routed else {}
@@ -133,6 +135,7 @@ def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
         "model_name": spec.model_name,
         "revision": endpoint.revision.number,
         "routed_revision": now.routed,
+        "follow": spec.follow,
         "traffic": {str(version): share for version, share in spec.traffic.percent.items()},
         "message": now.message,
         "versions": {

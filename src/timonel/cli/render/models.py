@@ -18,7 +18,8 @@ from timonel.units import format_bytes
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
     from timonel.models.runtime_choice import Choice, Evidence
-    from timonel.models.schema import CheckResult, TensorInfo
+    from timonel.models.schema import CheckResult, Comparison, TensorInfo
+    from timonel.storage.aliases import AliasChange
 
 _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
@@ -29,6 +30,7 @@ def version_list(versions: Sequence[ModelVersion]) -> Table:
         (
             version.name,
             version.number,
+            ", ".join(version.aliases) or None,
             clock(version.document.created_at) if version.document else None,
             _accuracy(version.check),
             status(version.check.status) if version.check else None,
@@ -36,7 +38,24 @@ def version_list(versions: Sequence[ModelVersion]) -> Table:
         )
         for version in versions
     ]
-    return table(("MODEL", "VERSION", "CREATED", "ACCURACY", "CHECK", "RUN"), rows, wide=5)
+    heads = ("MODEL", "VERSION", "ALIASES", "CREATED", "ACCURACY", "CHECK", "RUN")
+    return table(heads, rows, wide=6)
+
+
+def alias_history(changes: Sequence[AliasChange]) -> Table:
+    """Render the changes of aliases, the latest first."""
+    rows = [
+        (
+            change.alias,
+            "removed" if change.version is None else change.version,
+            change.before,
+            change.by,
+            clock(change.at),
+            change.reason,
+        )
+        for change in reversed(changes)
+    ]
+    return table(("ALIAS", "VERSION", "BEFORE", "BY", "AT", "REASON"), rows, wide=5)
 
 
 def version_page(version: ModelVersion, uri: str | None = None) -> RenderableType:
@@ -77,6 +96,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
     return {
         "name": version.name,
         "version": version.number,
+        "aliases": list(version.aliases),
         "path": version.uri,
         "created_at": iso(document.created_at) if document else None,
         "digest": document.digest if document else None,
@@ -84,6 +104,7 @@ def version_json(version: ModelVersion) -> dict[str, Any]:
         "labels": list(version.labels) if version.labels else None,
         "run": version.run_id,
         "check": version.check.model_dump(mode="json") if version.check else None,
+        "comparison": version.comparison.model_dump(mode="json") if version.comparison else None,
     }
 
 
@@ -100,6 +121,7 @@ def _runtime(version: ModelVersion) -> str | None:
 
 def _facts(version: ModelVersion) -> dict[str, Any]:
     facts: dict[str, Any] = {
+        "aliases": ", ".join(version.aliases) or None,
         "run": version.run_id,
         "runtime": _runtime(version),
     }
@@ -114,7 +136,15 @@ def _facts(version: ModelVersion) -> dict[str, Any]:
             "digest": version.document.digest,
         }
         facts["notes"] = "\n".join(export.notes) or None
+        facts["comparison"] = _comparison(version.comparison)
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def _comparison(found: Comparison | None) -> str | None:
+    if found is None:
+        return None
+    verdict = f"became {found.alias}" if found.is_better else f"did not become {found.alias}"
+    return f"{verdict}: {found}"
 
 
 def _tensors(verb: str, tensors: Mapping[str, TensorInfo]) -> list[tuple[str, str, str, str]]:

@@ -156,6 +156,9 @@ class Controller:
         if now - self._led_at >= _LEAD_S:
             self._led_at = now
             await self._lead()
+            for endpoint in self._endpoints.values() if self._leads else ():
+                with endpoint.faults.of("alias"):
+                    await asyncio.to_thread(endpoint.follow)
         self._find_endpoints()
         for endpoint in list(self._endpoints.values()):
             with endpoint.faults.of("apply"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from timonel.endpoints.control.faults import Faults
+from timonel.endpoints.control.following import followed
 from timonel.endpoints.control.plan import Plan, plan, ready_addresses, service_spec
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.warm import uses_tensorflow
@@ -125,6 +126,18 @@ class Endpoint:
     def note_applied(self) -> None:
         """Note that the gateways have the routes of the routed revision."""
         self.status = self.status.model_copy(update={"applied": self.status.routed})
+
+    def follow(self) -> None:
+        """Add a revision if the alias that the endpoint follows has moved.
+
+        Raises:
+            TimonelError: The repository cannot be read, or the revision cannot be written.
+        """
+        if self._latest is None or self.plan is None:
+            return
+        moved = followed(self._latest.spec, self._workspace)
+        if moved is not None:
+            self.folder.add(*moved, after=self._latest.number)
 
     async def refresh_contents(self) -> None:
         """Read the confidential contents that the latest revision names, unless they are known.

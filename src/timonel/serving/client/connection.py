@@ -124,9 +124,11 @@ class HttpConnection:
         return content
 
 
-def model_path(model: str, version: int | None = None) -> str:
-    """Return the path of a model, or of one version of it."""
+def model_path(model: str, version: int | str | None = None) -> str:
+    """Return the path of a model, or of one version of it, by number or label."""
     path = f"/v1/models/{quote(model, safe='')}"
+    if isinstance(version, str):
+        return f"{path}/labels/{quote(version, safe='')}"
     return path if version is None else f"{path}/versions/{version}"
 
 

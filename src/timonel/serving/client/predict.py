@@ -30,19 +30,20 @@ from timonel.serving.client.connection import (
 from timonel.serving.client.instances import Instance, check_files, instances
 from timonel.serving.credentials import Credentials
 from timonel.serving.launch import launch
-from timonel.serving.references import resolve, split_reference, workspace_for
+from timonel.serving.references import resolve, split_reference, version_of, workspace_for
 from timonel.serving.server_records import find_server
 from timonel.serving.settings.runtime import RuntimeSettings, by_model
 from timonel.serving.settings.server import ServerSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.storage import Workspace
+from timonel.storage.aliases import split_alias
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 32
 """Inputs of one request."""
 _SWAPS = 20
 """Attempts to get all answers of a call from one version, while an endpoint splits its traffic."""
-_URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::predict)?/?\Z")
+_URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?(?::predict)?/?\Z")
 
 Notify = Callable[[str], None]
 
@@ -76,7 +77,8 @@ class _Target:
 
     url: str
     model: str
-    version: int | None
+    version: int | str | None
+    """Its number or label."""
 
 
 def predict(
@@ -128,6 +130,11 @@ def _target(
         yield _from_url(text, version, caller)
         return
     place = workspace_for(workspace, [text])
+    model, alias = split_alias(text)
+    if alias is not None:
+        # Looked up once, so that one version gives all answers.
+        version = version_of(resolve(text, place, version))
+        text = model
     name, named_version = split_reference(text)
     version = named_version if version is None else version
     record = find_server(place.servers, name)
@@ -190,7 +197,7 @@ def _from_url(url: str, version: int | None, caller: Credentials) -> _Target:
             f"{url} is not the address of a model",
             hint="use http://HOST:PORT/v1/models/NAME",
         )
-    named = int(found[2]) if found[2] else None
+    named = int(found[2]) if found[2] else found[3] and unquote(found[3])
     return _Target(server, unquote(found[1]), named if version is None else version)
 
 
@@ -248,7 +255,7 @@ def _signature_of(connection: HttpConnection, target: _Target) -> ClientSignatur
 
 
 def _not_served(target: _Target, connection: HttpConnection) -> NotFoundError:
-    which = f"version {target.version} of " if target.version is not None else ""
+    which = "" if target.version is None else f"version {target.version} of "
     hint = f"see {target.url}/v1/models"
     with contextlib.suppress(ServingError, LookupError, TypeError):
         statuses = connection.get(model_path(target.model))["model_version_status"]

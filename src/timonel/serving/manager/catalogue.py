@@ -102,6 +102,19 @@ class Metadata:
     platform: str
 
 
+@dataclass(frozen=True)
+class _Published:
+    """What requests see of a model."""
+
+    servables: Mapping[int, Servable]
+    statuses: tuple[VersionStatus, ...]
+    problem: str | None
+    aliases: Mapping[str, int]
+
+
+_NOTHING = _Published({}, (), None, {})
+
+
 class Catalogue:
     """A server's models and versions: written by the loader, read by requests.
 
@@ -110,9 +123,7 @@ class Catalogue:
 
     def __init__(self, labels: Mapping[str, Mapping[str, int]] | None = None) -> None:
         self._labels = labels or {}
-        self._servables: dict[str, Mapping[int, Servable]] = {}
-        self._statuses: dict[str, tuple[VersionStatus, ...]] = {}
-        self._problems: dict[str, str | None] = {}
+        self._published: dict[str, _Published] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,8 +131,8 @@ class Catalogue:
         return tuple(self._labels)
 
     def version_labels(self, name: str) -> Mapping[str, int]:
-        """Return a model's versions by label."""
-        return self._labels.get(name, {})
+        """Return a model's versions by label: of the configuration, and its aliases."""
+        return {**self._of(name).aliases, **self._labels.get(name, {})}
 
     def configure(self, labels: Mapping[str, Mapping[str, int]]) -> None:
         """Replace the models and their labels atomically.
@@ -136,25 +147,22 @@ class Catalogue:
         servables: Mapping[int, Servable],
         statuses: tuple[VersionStatus, ...],
         problem: str | None = None,
+        aliases: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """Replace the versions and statuses of a model, and why no version is found."""
-        self._servables[name] = dict(servables)
-        self._statuses[name] = statuses
-        self._problems[name] = problem
+        """Replace the versions, statuses and aliases of a model, and why no version is found."""
+        self._published[name] = _Published(dict(servables), statuses, problem, aliases)
 
     def forget(self, name: str) -> None:
         """Drop a model that is no longer configured."""
-        self._servables.pop(name, None)
-        self._statuses.pop(name, None)
-        self._problems.pop(name, None)
+        self._published.pop(name, None)
 
     def loaded(self, name: str) -> Mapping[int, Servable]:
         """Return the loaded versions of a model."""
-        return self._servables.get(name, {})
+        return self._of(name).servables
 
     def known(self, name: str) -> tuple[VersionStatus, ...]:
         """Return the statuses of all versions; empty for an unknown model."""
-        return self._statuses.get(name, ())
+        return self._of(name).statuses
 
     def statuses(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
         """Return the status of every version of a model, or of one.
@@ -164,7 +172,7 @@ class Catalogue:
         """
         known = self.known(name)
         if not known:
-            problem = self._problems.get(name)
+            problem = self._of(name).problem
             reason = f": {problem}" if problem else ""
             raise not_found(f"Could not find any versions of model {name}{reason}")
         if version is None:
@@ -217,9 +225,15 @@ class Catalogue:
             servable = self._find(spec)
         return servable
 
+    def _of(self, name: str) -> _Published:
+        return self._published.get(name, _NOTHING)
+
     def _find(self, spec: ModelSpec) -> Servable:
-        version = spec.version if spec.label is None else self._labelled(spec.name, spec.label)
-        loaded = self.loaded(spec.name)
+        # Read once: an alias names a version that is loaded at the same time.
+        published = self._of(spec.name)
+        version, loaded = spec.version, published.servables
+        if spec.label is not None:
+            version = self._labelled(spec.name, spec.label, published.aliases)
         if version is None:
             if not loaded:
                 raise not_found(f"Servable not found for request: Latest({spec.name})")
@@ -228,8 +242,8 @@ class Catalogue:
             raise not_found(f"Servable not found for request: Specific({spec.name}, {version})")
         return loaded[version]
 
-    def _labelled(self, name: str, label: str) -> int:
-        try:
-            return self._labels[name][label]
-        except KeyError:
-            raise invalid_argument(f"Unrecognized servable version label: {label}") from None
+    def _labelled(self, name: str, label: str, aliases: Mapping[str, int]) -> int:
+        for names in (self._labels.get(name, {}), aliases):
+            if label in names:
+                return names[label]
+        raise invalid_argument(f"Unrecognized servable version label: {label}")

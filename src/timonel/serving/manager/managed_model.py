@@ -7,12 +7,13 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from timonel.serving.manager.buckets.listing import BucketError
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import (
     Candidate,
+    Naming,
     Rule,
     Tracked,
     VersionPlan,
@@ -24,7 +25,13 @@ from timonel.serving.manager.plan import (
     statuses,
 )
 from timonel.serving.manager.sources import VersionSource
-from timonel.serving.settings.models import Latest, LoadSettings, ModelSettings, Specific
+from timonel.serving.settings.models import (
+    Aliased,
+    Latest,
+    LoadSettings,
+    ModelSettings,
+    Specific,
+)
 from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, without_folders
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +43,21 @@ _CHANGING_S = 3.0
 """Time beyond that of two settling versions after which one is reported as changing."""
 
 
-Found = tuple[Collection[int], list[Candidate]]
-"""All versions of a source, and the state of those of interest."""
+@dataclass(frozen=True)
+class Found:
+    """Result of a look.
+
+    Args:
+        numbers: All versions of the source.
+        candidates: The state of those of interest.
+        rule: The rules for choosing among them.
+        aliases: The versions by alias.
+    """
+
+    numbers: Collection[int] = ()
+    candidates: list[Candidate] = field(default_factory=list)
+    rule: Rule = field(default_factory=lambda: Rule(Specific(versions=())))
+    aliases: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -47,7 +67,7 @@ class Look:
     Args:
         source: The source; None for a model that is no longer configured.
         relist: Whether to look for new and removed versions; otherwise only known ones are checked.
-        rule: The rules for choosing versions.
+        rule_of: Returns the rules for choosing versions, by the aliases.
         tracked: The records of all versions at its start.
         began: The time of its start.
         is_obsolete: Whether the configuration has changed since.
@@ -55,7 +75,7 @@ class Look:
 
     source: VersionSource | None
     relist: bool
-    rule: Rule
+    rule_of: Callable[[Mapping[str, int]], Rule]
     tracked: Mapping[int, Tracked]
     began: float
     is_obsolete: bool = False
@@ -63,18 +83,20 @@ class Look:
     def read(self) -> Found:
         """Look at the source; blocks while its file system hangs."""
         if self.source is None:
-            return (), []
-        numbers = self.source.versions(relist=self.relist)
-        interesting = of_interest(self.rule, numbers, self.tracked)
-        return numbers, self.source.look(interesting, self._enough(interesting))
+            return Found()
+        numbers, aliases = self.source.versions(relist=self.relist), self.source.aliases()
+        rule = self.rule_of(aliases)
+        interesting = of_interest(rule, numbers, self.tracked)
+        candidates = self.source.look(interesting, self._enough(rule, interesting))
+        return Found(numbers, candidates, rule, aliases)
 
-    def _enough(self, interesting: Sequence[int]) -> int:
+    def _enough(self, rule: Rule, interesting: Sequence[int]) -> int:
         """Return how many complete versions suffice, so that no others are checked."""
-        if not isinstance(self.rule.policy, Latest):
+        if not isinstance(rule.policy, Latest):
             return len(interesting)
         records = (self.tracked.get(number) for number in interesting)
         failed = sum(record is not None and record.error is not None for record in records)
-        return self.rule.policy.count + len(self.rule.keep) + failed
+        return rule.policy.count + len(rule.keep) + failed
 
 
 @dataclass(frozen=True)
@@ -119,6 +141,7 @@ class ManagedModel:
         self._make_source = make_source
         self.source = make_source(model.base_path)
         self._candidates: list[Candidate] = []
+        self._naming = Naming(labels=model.labels)
         self._look: Look | None = None
         self._incomplete_since: float | None = None
         """When a look first found only versions that may still change."""
@@ -164,9 +187,11 @@ class ManagedModel:
         else:
             self.source.close()
             self._look = None
+            self._naming = Naming()
             if model is not None:
                 self.source = self._make_source(model.base_path)
         self.configured = model is not None
+        self._naming = replace(self._naming, labels={} if model is None else model.labels)
         if model is not None and model != self.model:
             self.model = model
             self.problem = None
@@ -186,7 +211,7 @@ class ManagedModel:
         source = self.source if self.configured else None
         # With a period of 0, check only the versions found by the first look.
         relist = self._settings.poll_s > 0
-        self._look = Look(source, relist, self._rule(), dict(self._tracked), now)
+        self._look = Look(source, relist, self._rule_of(), dict(self._tracked), now)
         return self._look
 
     def end_look(self, look: Look, found: Future[Found], now: float) -> VersionPlan:
@@ -195,7 +220,7 @@ class ManagedModel:
             self._look = None
         if look.is_obsolete:
             return VersionPlan()
-        todo = self._plan(look.rule, found, now)
+        todo = self._plan(found, now)
         self._due = min(self._due, self._next_due(now))
         return todo
 
@@ -206,9 +231,9 @@ class ManagedModel:
         slow = self._look.began + SLOW_S
         return slow if slow > now else math.inf
 
-    def _plan(self, rule: Rule, found: Future[Found], now: float) -> VersionPlan:
+    def _plan(self, found: Future[Found], now: float) -> VersionPlan:
         try:
-            numbers, self._candidates = found.result()
+            seen = found.result()
         except OSError as error:
             # A bucket's error names its URI already.
             place = "" if error.filename is None else f"cannot read {error.filename}: "
@@ -218,12 +243,14 @@ class ManagedModel:
         except Exception:  # noqa: BLE001 - logged, and retried
             _LOG.exception("Cannot check the versions of model %s.", self.name)
             return VersionPlan()
-        self._forget(numbers)
-        todo = plan(rule, self._candidates, self._tracked, now)
+        self._candidates = seen.candidates
+        self._forget(seen.numbers)
+        self._name(seen.aliases)
+        todo = plan(seen.rule, self._candidates, self._tracked, now)
         if self.configured:
-            self._warn(_missing_versions(self.model, numbers) or self._changing_versions(now))
+            self._warn(_missing_versions(self.model, seen) or self._changing_versions(now))
         self.may_serve = (
-            may_yet_serve(rule, self._candidates, self._without_bucket_retries())
+            may_yet_serve(seen.rule, self._candidates, self._without_bucket_retries())
             if self._candidates
             else self._waits
         )
@@ -336,16 +363,21 @@ class ManagedModel:
         # Without polling, no new version is ever found.
         return self._settings.as_tfserving and self._settings.poll_s > 0
 
-    def _rule(self) -> Rule:
-        if not self.configured:
-            return Rule(Specific(versions=()))
-        lenient = not self._settings.as_tfserving
-        return Rule(
-            self.model.policy,
-            self._settings.unloads_first(self.name),
-            frozenset(self.model.labels.values() if lenient else ()),
-            fall_back=lenient,
-        )
+    def _rule_of(self) -> Callable[[Mapping[str, int]], Rule]:
+        naming, policy = self._naming, self.model.policy
+        unloads_first = self._settings.unloads_first(self.name)
+        as_tfserving = self._settings.as_tfserving
+
+        def rule(aliases: Mapping[str, int]) -> Rule:
+            moved = naming.moved(aliases, policy)
+            return moved.rule(policy, unloads_first=unloads_first, as_tfserving=as_tfserving)
+
+        return rule
+
+    def _name(self, aliases: Mapping[str, int]) -> None:
+        before, self._naming = self._naming, self._naming.moved(aliases, self.model.policy)
+        if self._naming.aliases != before.aliases:
+            self._publish()
 
     def _without_bucket_retries(self) -> dict[int, Tracked]:
         """Return the tracked versions, without the unlimited retries for unreachable buckets."""
@@ -390,7 +422,8 @@ class ManagedModel:
     def _publish(self) -> None:
         reported = statuses(self._tracked, retrying_is_loading=self._settings.as_tfserving)
         problem = None if self.problem is None else without_folders(self.problem)
-        self._catalogue.publish(self.name, self.servables, reported, problem)
+        self._naming = self._naming.published(self.servables)
+        self._catalogue.publish(self.name, self.servables, reported, problem, self._naming.served)
 
 
 def cure(error: StatusError) -> str:
@@ -410,7 +443,14 @@ def first_line(error: StatusError) -> str:
     return error.message.partition("\n")[0].removesuffix(".")
 
 
-def _missing_versions(model: ModelSettings, numbers: Collection[int]) -> str | None:
+def _missing_versions(model: ModelSettings, found: Found) -> str | None:
+    numbers = found.numbers
+    if isinstance(model.policy, Aliased):
+        number = found.aliases.get(model.policy.alias)
+        if number is None:
+            return f"found no alias {model.policy.alias} in {model.base_path}"
+        if number not in numbers:
+            return f"found no version {number}, {model.policy.alias}, in {model.base_path}"
     if isinstance(model.policy, Specific):
         if not model.policy.versions:
             return "its version policy names no version"

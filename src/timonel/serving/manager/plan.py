@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from timonel.serving.settings.models import Latest, Specific, VersionPolicy
+from timonel.serving.settings.models import Aliased, Latest, Specific, VersionPolicy
 from timonel.serving.status import Code, StatusError, without_folders
 
 
@@ -90,7 +90,7 @@ class Rule:
     Args:
         policy: The version policy.
         unloads_first: Whether the old version is unloaded before the new one is loaded.
-        keep: Further versions to keep, because labels name them.
+        keep: Further versions to keep, because labels or aliases name them.
         fall_back: Whether an older version replaces one that cannot be loaded.
     """
 
@@ -98,6 +98,51 @@ class Rule:
     unloads_first: bool = False
     keep: frozenset[int] = frozenset()
     fall_back: bool = True
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names of a model's versions.
+
+    Args:
+        labels: Versions by label of the server's configuration.
+        aliases: Versions by alias of the repository, as last read.
+        served: The version that answers for each alias: the one before, until the new one can.
+    """
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    served: Mapping[str, int] = field(default_factory=dict)
+
+    def moved(self, aliases: Mapping[str, int], policy: VersionPolicy) -> Naming:
+        """Return the names after a look; an alias that is served outlives its removal."""
+        kept = {policy.alias} & self.aliases.keys() if isinstance(policy, Aliased) else set()
+        return replace(self, aliases={alias: self.aliases[alias] for alias in kept} | {**aliases})
+
+    def published(self, loaded: Iterable[int]) -> Naming:
+        """Return the names once these versions are loaded."""
+        there = set(loaded)
+        served = {
+            alias: number
+            if number in there or self.served.get(alias) not in there
+            # A version that is not loaded yet does not answer in place of one that is.
+            else self.served[alias]
+            for alias, number in self.aliases.items()
+        }
+        return replace(self, served=served)
+
+    def rule(self, policy: VersionPolicy, *, unloads_first: bool, as_tfserving: bool) -> Rule:
+        """Return the rules for choosing versions."""
+        aliases = dict(self.aliases)
+        if isinstance(policy, Aliased):
+            aliases = {a: number for a, number in aliases.items() if a == policy.alias}
+            policy = Specific(versions=tuple(aliases.values()))
+        elif isinstance(policy, Specific) or as_tfserving:
+            aliases = {}
+        keep = set(aliases.values()) | (set() if as_tfserving else set(self.labels.values()))
+        if not unloads_first:
+            keep |= {self.served[alias] for alias in aliases if alias in self.served}
+        return Rule(policy, unloads_first, frozenset(keep), fall_back=not as_tfserving)
 
 
 def of_interest(

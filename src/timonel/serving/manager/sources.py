@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import hashlib
 import logging
 import math
@@ -17,6 +18,7 @@ from timonel.errors import TimonelError
 from timonel.models.schema import VERSION_FILE, VersionDocument
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.status import invalid_argument
+from timonel.storage.aliases import Aliases
 from timonel.storage.content_cache import FolderLease
 from timonel.storage.uris import is_local, local_path
 
@@ -30,8 +32,9 @@ PUBLISHED_MARK = Path("assets.extra", "timonel.json")
 class VersionSource(abc.ABC):
     """Versions below a base path.
 
-    `versions`, `look` and `fetch` may block. One thread at a time calls the first two (`looks`),
-    others call `fetch`. The other methods return at once; the manager's thread calls them.
+    `versions`, `aliases`, `look` and `fetch` may block. One thread at a time calls the first three
+    (`looks`), others call `fetch`. The other methods return at once; the manager's thread calls
+    them.
     """
 
     @abc.abstractmethod
@@ -43,6 +46,14 @@ class VersionSource(abc.ABC):
 
         Raises:
             OSError: The versions cannot be listed; `strerror` says why.
+        """
+
+    @abc.abstractmethod
+    def aliases(self) -> Mapping[str, int]:
+        """Return the versions by alias, as of the last `versions`.
+
+        Raises:
+            OSError: They cannot be read.
         """
 
     @abc.abstractmethod
@@ -106,6 +117,7 @@ class FolderSource(VersionSource):
         self, base: Path, settle_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._base = base
+        self._aliases = Aliases(base)
         self._unchanged = Unchanged(settle_s)
         self._clock = clock
         self._folders: Mapping[int, Path] = {}
@@ -121,6 +133,10 @@ class FolderSource(VersionSource):
                 self._is_listed = False
                 raise
         return self._folders.keys()
+
+    def aliases(self) -> Mapping[str, int]:
+        """Return the versions by alias; see `VersionSource.aliases`."""
+        return read_aliases(self._aliases)
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
         """Return the state of versions; see `VersionSource.look`."""
@@ -145,6 +161,14 @@ class FolderSource(VersionSource):
             number, mark, self._clock()
         )
         return Candidate(number, str(path), mark, complete)
+
+
+def read_aliases(aliases: Aliases) -> Mapping[str, int]:
+    """Return the versions by alias. Raises `OSError`."""
+    try:
+        return aliases.read()
+    except TimonelError as error:
+        raise OSError(errno.EIO, str(error)) from error
 
 
 def folder_of(base_path: str) -> Path | None:

@@ -34,7 +34,14 @@ class Specific(SettingsModel):
     versions: tuple[int, ...] = Field(description="The versions to serve.")
 
 
-VersionPolicy = Annotated[Latest | Every | Specific, Field(discriminator="kind")]
+class Aliased(SettingsModel):
+    """Serve the version that has an alias."""
+
+    kind: Literal["alias"] = "alias"
+    alias: str = Field(min_length=1, description="The alias, such as champion.")
+
+
+VersionPolicy = Annotated[Latest | Every | Specific | Aliased, Field(discriminator="kind")]
 
 
 class RequestLogSettings(SettingsModel):

@@ -76,10 +76,10 @@ def cache(tmp_path):
 class Rig(FolderRig):
     """A loader over a place in a bucket, with the fake runtime."""
 
-    def __init__(self, place, cache, **settings):
+    def __init__(self, place, cache, policy=None, **settings):
         options = {"poll_s": 0.1, "settle_s": 0.05, "max_retries": 2, "retry_s": 0.05}
         load = LoadSettings(model_cache=str(cache), **(options | settings))
-        super().__init__(place.uri, settings=load)
+        super().__init__(place.uri, settings=load, policy=policy)
 
     def until(self, condition, timeout_s=60.0):
         super().until(condition, timeout_s)

@@ -14,9 +14,12 @@ from tests.serving.manager.test_manager import Rig as FolderRig
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
 from timonel.errors import ServingError
+from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.manager.plan import VersionState, VersionStatus
+from timonel.serving.settings.models import Aliased
 from timonel.serving.status import Code
 from timonel.storage import digest_tree
+from timonel.storage.aliases import Aliases
 from timonel.storage.bucket_errors import UnavailableError
 from timonel.storage.object_store import ObjectStore
 
@@ -46,6 +49,22 @@ def test_versions_come_and_go_with_the_bucket(s3, cache):
         assert rig.ask() == (2, 2.0)
         assert s3.proxy.downloads.total() == reads, "it was in the cache"
     assert rig.runtime.attempts[-1].parts[-2:] == ("m", "2")
+
+
+def test_an_alias_in_a_bucket_decides_what_is_served(s3, cache, impatient):
+    s3.version(1)
+    s3.version(2)
+    aliases = Aliases(s3.uri)
+    aliases.move("champion", 1)
+    with Rig(s3, cache, Aliased(alias="champion")) as rig:
+        rig.loader.wait_until_settled()
+        assert rig.ask(ModelSpec("m", label="champion")) == (1, 1.0)
+        assert entries(cache) == ["1"]
+        aliases.move("champion", 2)
+        rig.serves(2)
+        s3.proxy.fault = lambda *_: "cut"
+        rig.until(lambda: rig.loader._managed["m"].source._problem is not None)
+        assert rig.ask(ModelSpec("m", label="champion")) == (2, 2.0)
 
 
 @pytest.mark.soak

@@ -198,7 +198,7 @@ def _facts(view: EndpointView) -> str:
     facts = {
         "REST": f"{spec.url}/v1/models/{spec.model_name}",
         "gRPC": f"{spec.host}:{spec.port}",
-        "Model": spec.model,
+        "Model": spec.model if spec.follow is None else f"{spec.model}@{spec.follow}",
         "Latest revision": f"{latest.number} ({latest.cause}, {_time(latest.created_at)})",
         "Routed revision": str(routed or "none yet"),
         "Replicas": f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {scaling.goal}",

@@ -15,6 +15,7 @@ from timonel.errors import (
 )
 from timonel.serving.manager.sources import version_number
 from timonel.serving.status import Code, StatusError
+from timonel.storage.aliases import FOLDER as ALIASES
 from timonel.storage.blobs import Blob
 from timonel.storage.bucket_errors import AccessDeniedError
 from timonel.storage.content_cache import CacheError
@@ -54,8 +55,8 @@ def bucket_errors() -> Iterator[None]:
         raise BucketError(code, f"{text[:1].upper()}{text[1:]}") from error
 
 
-def list_versions(store: ObjectStore) -> dict[int, str]:
-    """Return the names of version folders, by number.
+def list_versions(store: ObjectStore) -> tuple[dict[int, str], bool]:
+    """Return the names of version folders by number, and whether the model has aliases.
 
     Raises:
         BucketError: The bucket cannot be listed, or has nothing below the URI.
@@ -66,7 +67,8 @@ def list_versions(store: ObjectStore) -> dict[int, str]:
         # Not the removal of all versions: buckets have no empty folders.
         raise BucketError(Code.NOT_FOUND, f"Cannot list {store.uri}: it is empty")
     numbered = ((version_number(name), name) for name in folders)
-    return {number: name for number, name in numbered if number is not None}
+    versions = {number: name for number, name in numbered if number is not None}
+    return versions, ALIASES in folders
 
 
 def is_complete(blobs: Sequence[Blob]) -> bool:

@@ -19,9 +19,16 @@ from timonel.serving.manager.buckets.listing import (
     list_versions,
 )
 from timonel.serving.manager.plan import Candidate
-from timonel.serving.manager.sources import FolderSource, Unchanged, VersionSource, folder_of
+from timonel.serving.manager.sources import (
+    FolderSource,
+    Unchanged,
+    VersionSource,
+    folder_of,
+    read_aliases,
+)
 from timonel.serving.settings.models import LoadSettings
 from timonel.serving.status import TRANSIENT, Code
+from timonel.storage.aliases import Aliases
 from timonel.storage.blobs import Blob, fingerprint
 from timonel.storage.content_cache import CacheError, ContentCache, FolderLease
 from timonel.storage.filesystems import endpoint
@@ -82,6 +89,9 @@ class BucketSource(VersionSource):
         self._unchanged = Unchanged(settle_s)
         self._names: Mapping[int, str] | None = None
         self._is_listed = False
+        self._aliases = Aliases(uri, patience_s=0)
+        self._known_aliases: Mapping[str, int] = {}
+        self._has_aliases = False
         self._problem: str | None = None
         self._saved: Mapping[int, str] | None = None
         """The listing in the cache; None until it is read."""
@@ -99,7 +109,8 @@ class BucketSource(VersionSource):
             self._is_listed = True
             is_known = self._names is not None or self._listing()
             try:
-                names = list_versions(self._store if is_known else self._patient)
+                store = self._store if is_known else self._patient
+                names, self._has_aliases = list_versions(store)
             except BucketError as error:
                 self._fail(error)
             else:
@@ -109,6 +120,13 @@ class BucketSource(VersionSource):
         if self._names is None:
             raise OSError(errno.EIO, self._problem)
         return self._names.keys()
+
+    def aliases(self) -> Mapping[str, int]:
+        """Return the versions by alias; see `VersionSource.aliases`."""
+        # Those before, while the bucket fails.
+        if self._has_aliases and self._is_listed:
+            self._known_aliases = read_aliases(self._aliases)
+        return self._known_aliases if self._has_aliases else {}
 
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
         """Return the state of versions; see `VersionSource.look`."""
