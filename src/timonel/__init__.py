@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from timonel.endpoints import Endpoint, deploy, predict
     from timonel.engines.base import JobState, JobStatus
     from timonel.errors import TimonelError
-    from timonel.models import ModelRepository, ModelVersion, export
+    from timonel.models import ModelRepository, ModelVersion, alias, export
+    from timonel.retention import delete, prune
     from timonel.serving import Prediction, Server, serve
     from timonel.storage import Workspace, find_workspace
     from timonel.tracking import Artifact, RunRecord, lineage
@@ -49,7 +50,9 @@ __all__ = [
     "TimonelError",
     "Workspace",
     "__version__",
+    "alias",
     "convert",
+    "delete",
     "deploy",
     "export",
     "find_workspace",
@@ -57,6 +60,7 @@ __all__ = [
     "list_runs",
     "predict",
     "predict_batch",
+    "prune",
     "read_run",
     "serve",
     "train",
@@ -71,7 +75,8 @@ __getattr__, __dir__ = lazy_names(
         "endpoints": ("Endpoint", "deploy", "predict"),
         "engines.base": ("JobState", "JobStatus"),
         "errors": ("TimonelError",),
-        "models": ("ModelRepository", "ModelVersion", "export"),
+        "models": ("ModelRepository", "ModelVersion", "alias", "export"),
+        "retention": ("delete", "prune"),
         "serving": ("Prediction", "Server", "serve"),
         "storage": ("Workspace", "find_workspace"),
         "tracking": ("Artifact", "RunRecord", "lineage"),

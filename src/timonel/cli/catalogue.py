@@ -43,17 +43,21 @@ ENTRIES = (
     ),
     CommandEntry("predict", DAILY, "Get predictions from a model for files or rows."),
     CommandEntry(
-        "runs", LOOK, "List, show and compare runs: parameters, metrics, inputs, outputs."
+        "runs", LOOK, "List, show, compare and delete runs: parameters, metrics, inputs, outputs."
     ),
     CommandEntry("lineage", LOOK, "Trace a dataset, run or model to its sources and products."),
-    CommandEntry("jobs", LOOK, "List, show, scale, resume and stop jobs."),
-    CommandEntry("studies", LOOK, "List, show, resume and stop studies; export their best model."),
+    CommandEntry("jobs", LOOK, "List, show, scale, resume, stop and delete jobs."),
+    CommandEntry(
+        "studies", LOOK, "List, show, resume, stop and delete studies; export their best model."
+    ),
     CommandEntry(
         "models",
         LOOK,
-        "List, show, add, check, convert, compare, optimize and delete model versions.",
+        "List, show, add, name, check, convert, compare, optimize and delete model versions.",
     ),
-    CommandEntry("data", LOOK, "Convert, list, show, verify, inspect and compare datasets."),
+    CommandEntry(
+        "data", LOOK, "Convert, list, show, verify, inspect, compare and delete datasets."
+    ),
     CommandEntry("servers", LOOK, "List and stop running servers."),
     CommandEntry(
         "endpoints",
@@ -63,6 +67,7 @@ ENTRIES = (
     CommandEntry("keys", LOOK, "Create, list and revoke API keys of servers."),
     CommandEntry("logs", KEEP, "Print the output of a job's tasks.", group="jobs"),
     CommandEntry("stop", KEEP, "Stop a job and keep its checkpoints.", group="jobs"),
+    CommandEntry("prune", KEEP, "Delete old runs, studies and model versions; see their sizes."),
     CommandEntry("image", KEEP, "Build container images without Docker."),
     CommandEntry(
         "cluster", KEEP, "Check a Kubernetes cluster, and prepare rights and nodes for jobs."

@@ -148,6 +148,11 @@ class EndpointFolder:
             return False
         return True
 
+    @property
+    def place(self) -> str:
+        """Where its documents are, for messages."""
+        return self.documents.place(self.name)
+
     def numbers(self) -> list[int]:
         """Return the numbers of all revisions, ascending."""
         return self._numbered("revisions")

@@ -299,8 +299,8 @@ class Endpoint:
         """Return the lines of a replica's output."""
         return list(engine_of(self.workspace).logs(service, replica))
 
-    def delete(self) -> None:
-        """Delete the endpoint and its replicas; return once they are gone.
+    def delete(self, *, wait: bool = True) -> None:
+        """Delete the endpoint and its replicas; return once they are gone, if ``wait`` is true.
 
         Raises:
             EngineError: They are not gone after a minute.
@@ -312,7 +312,7 @@ class Endpoint:
                 AccessDocuments(confidential, self.name).remove()
             run_control(self.workspace, engine_of(self.workspace))
         deadline = time.monotonic() + _DELETE_TIMEOUT_S
-        while self.name in {each.name for each in list_endpoints(self.workspace)}:
+        while wait and self.name in {each.name for each in list_endpoints(self.workspace)}:
             if self.control_failure():
                 self._delete_without_control()
             if time.monotonic() > deadline:
@@ -391,33 +391,25 @@ def reachable_endpoints(workspace: Workspace) -> list[Endpoint]:
         return []  # the bucket has models, whether or not there is a cluster
 
 
-def check_unused(workspace: Workspace, model: str, version: int) -> None:
-    """Check that no endpoint uses a version of a model of the workspace.
-
-    Raises:
-        SpecError: One does.
-    """
-    places = {model, join(workspace.uri, "models", model)}
+def used_versions(workspace: Workspace) -> dict[tuple[str, int], str]:
+    """Return why each version of the workspace's models that an endpoint uses is needed."""
+    found = {}
     for endpoint in reachable_endpoints(workspace):
-        latest, routed = endpoint.revision.spec, endpoint.routed
-        uses = [latest] if routed is None else [latest, routed.spec]
-        used = {number for spec in uses if spec.model in places for number in spec.traffic.versions}
-        current = latest_rollout(endpoint.folder.documents, endpoint.name)
-        if used and current is not None and not current.has_ended:
-            used |= {current.rollout().base, current.rollout().to}
-        if version not in used or endpoint.folder.is_deleted:
+        if endpoint.folder.is_deleted:
             continue
-        share = latest.traffic.percent.get(version) if latest.model in places else None
-        if share:
-            raise SpecError(
-                f"{model}/{version} answers {share} % of the endpoint {endpoint.name}",
-                hint="give its requests to another version first: "
-                f"timonel endpoints split {endpoint.name} VERSION=100",
-            )
-        raise SpecError(
-            f"the endpoint {endpoint.name} uses {model}/{version}",
-            hint=f"'timonel endpoints show {endpoint.name}' shows for what",
-        )
+        latest, routed = endpoint.revision.spec, endpoint.routed
+        current = latest_rollout(endpoint.folder.documents, endpoint.name)
+        for spec in [latest] if routed is None else [routed.spec, latest]:
+            model = spec.model.removeprefix(f"{join(workspace.uri, 'models')}/")
+            versions = set(spec.traffic.versions)
+            if current is not None and not current.has_ended:
+                versions |= {current.rollout().base, current.rollout().to}
+            for version in versions:
+                share = spec.traffic.percent.get(version)
+                answers = f"it answers {share} % of the endpoint {endpoint.name}"
+                used = f"the endpoint {endpoint.name} uses it"
+                found[model, version] = answers if share and spec is latest else used
+    return found
 
 
 def open_endpoint(workspace: Workspace, name: str) -> Endpoint:

@@ -8,12 +8,19 @@ import typer
 
 from timonel.cli import completion
 from timonel.cli.commands.convert import convert, parsed
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.options import takes
 from timonel.cli.settings import GlobalOptions
 from timonel.data.convert_options import SchemaOptions
 
-app = noun("Convert, list, show, verify, inspect and compare datasets.")
+app = noun("Convert, list, show, verify, inspect, compare and delete datasets.")
+add_delete(
+    app,
+    "dataset",
+    "Delete datasets of the workspace; of those elsewhere, only the entry.",
+    "Data outside of the workspace stays where it is. So does data that a run was trained on.",
+)
 app.command("convert", cls=StyledCommand)(convert)
 
 DATASET = typer.Argument(

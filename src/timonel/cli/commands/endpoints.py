@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timonel.cli import completion
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import NotFoundError, SpecError
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from timonel.endpoints.folder import Revision
 
 app = noun("List, show, scale, split, roll out, roll back, simulate and delete endpoints.")
+
+add_delete(
+    app,
+    "endpoint",
+    "Delete endpoints and their replicas.",
+    "Replicas first answer the requests that they have.",
+)
 
 EndpointRef = Annotated[
     str,
@@ -238,32 +246,6 @@ def rollout(
     console().print(render.rollout_page(documents, percent))
     if report is not None:
         typer.echo(f"{report} shows it")
-
-
-@app.command(cls=StyledCommand)
-def delete(
-    ctx: typer.Context,
-    endpoint: EndpointRef,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: Json = False,
-) -> None:
-    """Delete an endpoint and its replicas.
-
-    They first answer the requests that they have. Asks first on a terminal.
-    """
-    from timonel.cli.confirmation import is_confirmed
-    from timonel.cli.render.output import print_json
-
-    found = _open(ctx, endpoint)
-    name = f"the endpoint {found.name}"
-    if not yes and not is_confirmed(name, f"Delete {name} and its history?"):
-        typer.echo(f"kept {found.name}")
-        raise typer.Exit(1)
-    found.delete()
-    if json:
-        print_json({"deleted": found.name})
-    else:
-        typer.echo(f"deleted {found.name}")
 
 
 @app.command(cls=StyledCommand)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli import completion
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import JobError, TimonelError
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
     from timonel.storage import Workspace
     from timonel.training import Job
 
-app = noun("List, show, scale, resume and stop jobs.")
+app = noun("List, show, scale, resume, stop and delete jobs.")
+add_delete(
+    app,
+    "job",
+    "Delete logs, checkpoints and exports of jobs; their runs stay.",
+    "They cannot be resumed, nor their models exported.",
+)
 
 JobRef = Annotated[
     str,

@@ -19,7 +19,8 @@ def lineage(
     ref: Annotated[
         str,
         typer.Argument(
-            help="Run, model, model/version, model@alias, digest, or path of a dataset or raw file.",
+            help="Run, model, model/version, model@alias, digest, or path of a dataset or raw "
+            "file.",
             autocompletion=completion.runs,
         ),
     ] = "last",

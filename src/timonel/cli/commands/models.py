@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from timonel.cli import completion
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
@@ -17,10 +18,18 @@ from timonel.errors import ModelError, NotFoundError, SpecError
 if TYPE_CHECKING:
     from timonel.models import ModelRepository, ModelVersion
 
-app = noun("List, show, add, check, convert, compare, optimize and delete model versions.")
+app = noun("List, show, add, name, check, convert, compare, optimize and delete model versions.")
+
+add_delete(
+    app,
+    "model",
+    "Delete versions, or all versions of a name; running servers return to the previous one.",
+    "Numbers are not used again. A version with an alias, or of an endpoint, is kept.",
+)
 
 MODEL = typer.Argument(
-    help="Model, model/version, or folder of a SavedModel.", autocompletion=completion.models
+    help="Model, model/version, model@alias, or folder of a SavedModel.",
+    autocompletion=completion.models,
 )
 
 
@@ -228,54 +237,57 @@ def optimize(
 
 
 @app.command(cls=StyledCommand)
-def delete(
+def alias(
     ctx: typer.Context,
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Version to delete, such as digits/2.", autocompletion=completion.models
-        ),
-    ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    name: Annotated[str, typer.Argument(help="Model name.", autocompletion=completion.model_names)],
+    alias: Annotated[str | None, typer.Argument(help="Alias, such as champion.")] = None,
+    version: Annotated[
+        str | None, typer.Argument(help="Version number, or an alias that names it.")
+    ] = None,
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
     json: Json = False,
 ) -> None:
-    """Delete a version; running servers return to the previous one.
+    """Give a version an alias; servers and endpoints of MODEL@ALIAS change over.
 
-    This cannot be undone, and the number is not used again. Asks first on a terminal. A version
-    that an endpoint uses is not deleted.
+    Without a version, it shows the aliases and who moved them.
     """
-    from timonel.cli.confirmation import is_confirmed
-    from timonel.cli.render.output import print_json
-    from timonel.endpoints.handle import check_unused
+    from timonel.cli.render import models as render
+    from timonel.cli.render.output import console, print_json
 
-    name, _, number = model.rpartition("/")
-    if not name or not number.isdecimal():
-        raise SpecError(
-            f"{model!r} is not a version such as digits/2",
-            hint="'timonel models' lists the versions",
-        )
     repository = _repository(ctx)
-    version = repository.get(name, int(number))
-    check_unused(GlobalOptions.of(ctx).find(), name, int(number))
-    if not yes and not is_confirmed(str(version), f"Delete {version} at {version.uri}?"):
-        typer.echo(f"kept {model}")
-        raise typer.Exit(1)
-    repository.delete(name, int(number))
-    left = [version.number for version in repository.versions(name)]
-    if json:
-        print_json({"deleted": model, "left": left})
+    if remove and (alias is None or version is not None):
+        raise SpecError("--remove takes an alias, and no version")
+    if alias is None or (version is None and not remove):
+        repository.get(name)
+        shown = [
+            change for change in repository.aliases(name).history() if alias in {None, change.alias}
+        ]
+        if json:
+            print_json({"history": [change.model_dump(mode="json") for change in shown]})
+        else:
+            console().print(render.alias_history(shown))
         return
-    typer.echo(f"deleted {model}; versions left: {', '.join(map(str, left)) or 'none'}")
+    number = int(version) if version is not None and version.isdecimal() else version
+    change = repository.alias(name, alias, number)
+    if json:
+        print_json(change.model_dump(mode="json"))
+        return
+    now = "removed" if change.version is None else f"version {change.version}"
+    before = "" if change.before in {None, change.version} else f", before {change.before}"
+    typer.echo(f"{name}@{alias}: {now}{before}")
 
 
 def _version(ctx: typer.Context, model: str) -> ModelVersion:
     from timonel.models.versions import open_version
+    from timonel.storage.aliases import split_alias
 
     try:
         return _repository(ctx).resolve(model)
     except NotFoundError:
         # A folder can be opened without a workspace.
-        version = open_version(Path(model)) if Path(model).is_dir() else None
+        place, alias = split_alias(model)
+        version = open_version(Path(place), alias) if Path(place).is_dir() else None
         if version is None:
             raise
         return version

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from timonel.cli import completion
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 from timonel.errors import SpecError
@@ -19,7 +20,13 @@ from timonel.units import parse_seconds
 if TYPE_CHECKING:
     from timonel.tracking import RunRecord
 
-app = noun("List, show and compare runs: parameters, metrics, inputs, outputs.")
+app = noun("List, show, compare and delete runs: parameters, metrics, inputs, outputs.")
+add_delete(
+    app,
+    "run",
+    "Delete runs with the logs and checkpoints of their jobs.",
+    "A run that a model version or another run was made from is kept.",
+)
 
 
 @app.command("list", cls=StyledCommand)

@@ -8,10 +8,17 @@ from typing import Annotated
 import typer
 
 from timonel.cli import completion
+from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 
-app = noun("List, show, resume and stop studies; export their best model.")
+app = noun("List, show, resume, stop and delete studies; export their best model.")
+add_delete(
+    app,
+    "study",
+    "Delete studies with the runs and jobs of their trials.",
+    "The run of a trial that a model version was made from is kept. So is a study in a database.",
+)
 
 StudyRef = Annotated[
     str,
