@@ -14,14 +14,13 @@ from timonel.endpoints.control.plan import autoscaler_spec
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
+from timonel.endpoints.versions import versions_at
 from timonel.engines import ServiceEngine
 from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
 from timonel.options import flag_of, options_of
-from timonel.serving.manager.sources import version_folders
 from timonel.serving.references import resolve
 from timonel.serving.serve_options import OF_ENDPOINTS, ServeOptions
-from timonel.storage import Workspace, is_local, local_path
-from timonel.storage.object_store import ObjectStore
+from timonel.storage import Workspace, is_local
 
 FIRST_PORT = 8501
 _PORTS = 100
@@ -115,14 +114,6 @@ def _check_version(model: str, workspace: Workspace, version: int) -> None:
             f"{found.name} has no version {version} in {found.base_path}",
             hint=f"it has {', '.join(map(str, known))}" if known else "export one first",
         )
-
-
-def versions_at(place: str) -> list[int]:
-    """Return the numbers of a model's versions in a folder or a bucket, ascending."""
-    if is_local(place):
-        return sorted(version_folders(local_path(place)))
-    names = ObjectStore(place).folders("")
-    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def _check_requests(spec: EndpointSpec) -> None:

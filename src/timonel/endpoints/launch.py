@@ -16,7 +16,6 @@ from timonel.endpoints.checks import (
     check_spec,
     free_port,
     validated,
-    versions_at,
 )
 from timonel.endpoints.control.plan import autoscaler_spec, service_spec
 from timonel.endpoints.control.service import SERVICE, control_service
@@ -27,6 +26,7 @@ from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
 from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
+from timonel.endpoints.versions import versions_at
 from timonel.engines import ServiceEngine
 from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of

@@ -17,6 +17,7 @@ from timonel.engines import (
     JobStatus,
     LogLine,
     ResumingEngine,
+    get_engine,
 )
 from timonel.errors import (
     EngineError,
@@ -161,13 +162,14 @@ class Run:
         """The job that does the work.
 
         Raises:
-            NotFoundError: The run has none, as of conversions and exports, or it was deleted.
+            NotFoundError: The run has none, as of conversions and exports.
         """
         if self._job is not None:
             return self._job
-        from timonel.training.jobs import find_job  # noqa: PLC0415 - finds jobs by this module
-
-        return find_job(self.workspace, self.record.job_id or self.id)
+        header = self.record.header
+        if header.job_id is None:
+            raise NotFoundError(f"{self.id} has no job", hint=f"it is a run of {header.kind}")
+        return Job(header.job_id, get_engine(header.engine, self.workspace))
 
     @property
     def record(self) -> RunRecord:

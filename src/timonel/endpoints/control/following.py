@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from timonel.endpoints.checks import versions_at
 from timonel.endpoints.spec import EndpointSpec
+from timonel.endpoints.versions import versions_at
 from timonel.errors import NotFoundError
 from timonel.storage import Workspace, join
 from timonel.storage.aliases import LATEST, Aliases
