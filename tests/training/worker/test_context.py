@@ -172,6 +172,15 @@ def test_functions_of_map_are_part_of_the_served_model(
     assert np.allclose(found["scores"][0], first.scores, atol=1e-6)
 
 
+def test_validation_data_tell_what_only_training_does(
+    here: TrainingContext, model: object, dataset: Dataset
+) -> None:
+    train, validation = load(dataset.uri, batch_size=8), load(dataset.uri, split="validation")
+    shifted = train.map(lambda x, y: (x + 1, y))
+    assert exporting.export_fitted(here.export_dir, Fitted(model, shifted, validation)) is None
+    assert verify_export(here.export_dir).preparation.source == "data.load"
+
+
 def test_inputs_that_cannot_be_made_from_raw_ones_leave_tensors(
     here: TrainingContext, model: object, dataset: Dataset
 ) -> None:

@@ -29,14 +29,7 @@ from timonel.data.schema import (
     TextColumn,
 )
 from timonel.data.sources.kinds.dates import MISSING_DATE
-from timonel.errors import (
-    DataError,
-    InputError,
-    ModelError,
-    NotFoundError,
-    SpecError,
-    TimonelError,
-)
+from timonel.errors import InputError, ModelError, SpecError, TimonelError
 from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.keras_model import call_in_inference, is_without_call, name_outputs
 from timonel.models.savedmodel import export_live
@@ -46,6 +39,7 @@ from timonel.training.worker.fit.managed_fit import Fitted
 from timonel.training.worker.fit.model_fit import replace_method
 from timonel.training.worker.inputs import fit_data
 from timonel.training.worker.inputs.replay import NotReplayableError, Replay, replay_of
+from timonel.training.worker.private import tf_data
 
 logger = logging.getLogger(__name__)
 
@@ -131,14 +125,19 @@ class _Source:
 def _source_of(fitted: Fitted) -> _Source:
     # Validation data are prepared as those to predict; training data may be augmented.
     for data in (fitted.validation, fitted.data):
-        if not fit_data.is_dataset(data):
+        chain = tf_data.maps_of(data) if fit_data.is_dataset(data) else None
+        if chain is None:
             continue
+        stream, functions = chain
+        record = load_registry.stream_of(stream).record
+        if not functions:
+            return _Source(record, spec=fitted.spec)
         try:
-            replay = replay_of(data)
+            replay = replay_of(stream, functions)
         except Exception as error:  # noqa: BLE001 - the functions are the user's
             return _Source(spec=fitted.spec, unknown=_reason(error))
         if replay is not None:
-            return _Source(replay.record, replay, fitted.spec)
+            return _Source(record, replay, fitted.spec)
     loaded = fit_data.find_loaded(fitted.data)
     if loaded is None:
         return _Source(spec=fitted.spec)
@@ -206,7 +205,7 @@ def _export_raw(
         used = [each for each in preprocessing.columns if _is_used(each.column, replay.used)]
         preprocessing = preprocessing.model_copy(update={"columns": tuple(used)})
     prepare = replay.inputs if replay is not None else lambda x: _as_input(x, source.spec)
-    transform = _transform(preprocessing)
+    transform, columns = _transform(preprocessing), _columns(preprocessing)
     reference = _reference(model, record, source)
     if isinstance(reference, str):
         logger.warning("no reference predictions in the export: %s", reference)
@@ -216,7 +215,7 @@ def _export_raw(
         preprocessing=preprocessing.model_dump(mode="json"),
         input_kind=preprocessing.kind,
         transform=lambda raw: prepare(transform(raw)),
-        columns=_columns(preprocessing),
+        columns=columns,
         reference=reference,
         replays=replay is not None,
         **known,
@@ -283,7 +282,7 @@ def _reference(
             return "the dataset has no held-out records"
         examples = list(itertools.islice(dataset.examples(split), MAX_EXAMPLES))
         predicted = _predict(model, record, split, len(examples), source)
-    except (DataError, NotFoundError) as error:
+    except TimonelError as error:  # damaged, or deleted since
         return f"the held-out records cannot be read: {error}"
     if isinstance(predicted, str):
         return predicted

@@ -12,13 +12,20 @@ import pytest
 import tensorflow as tf
 
 from timonel.data import Dataset, convert, load, load_registry
-from timonel.training.worker.inputs.replay import NotReplayableError, replay_of
+from timonel.training.worker.inputs import replay as module
+from timonel.training.worker.inputs.replay import NotReplayableError
+from timonel.training.worker.private import tf_data
 
 
 @pytest.fixture(autouse=True)
 def forget() -> Iterator[None]:
     yield
     load_registry.reset()
+
+
+def replay_of(dataset: Any) -> Any:
+    chain = tf_data.maps_of(dataset)
+    return None if chain is None or not chain[1] else module.replay_of(*chain)
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from timonel.data import load_registry
 from timonel.training.worker.inputs.fit_data import any_rows
-from timonel.training.worker.private import row_dependence, tf_data
+from timonel.training.worker.private import row_dependence
 
 _RANDOM = ("Random", "StatelessRandom", "StatefulUniform", "Multinomial", "TruncatedNormal")
 
@@ -26,12 +25,17 @@ class NotReplayableError(Exception):
 
 @dataclass(frozen=True)
 class Replay:
-    """Functions mapped over a load, for batches of any size."""
+    """Functions mapped over a load, for batches of any size.
 
-    record: load_registry.LoadRecord
-    element: Any  # the structure of the load's elements, as ``tf.TensorSpec``
-    function: Any  # takes the parts of an element, and returns the mapped element
-    used: frozenset[str] | None  # names on which the model's inputs depend; None without names
+    Args:
+        element: The structure of the load's elements, as ``tf.TensorSpec``.
+        function: Takes the parts of an element, and returns the mapped element.
+        used: Inputs by name that the model's inputs depend on; None if the load has no names.
+    """
+
+    element: Any
+    function: Any
+    used: frozenset[str] | None
 
     def mapped(self, *parts: Any) -> Any:
         """Return the model's input, and what follows it, for the parts of an element."""
@@ -51,17 +55,12 @@ class Replay:
         return self.mapped(x, *tf.nest.map_structure(empty, rest))[0]
 
 
-def replay_of(dataset: Any) -> Replay | None:
-    """Return the functions between a load and ``dataset``; None without any, or without a load.
+def replay_of(stream: Any, functions: Sequence[Callable[..., Any]]) -> Replay | None:
+    """Return the ``functions`` mapped over the load ``stream``; None if they draw random numbers.
 
-    NotReplayableError: the model's inputs need more than the loaded ones.
+    Raises:
+        NotReplayableError: The model's inputs need more than the loaded ones.
     """
-    chain = tf_data.maps_of(dataset)
-    if chain is None:
-        return None
-    stream, functions = chain
-    if not functions:
-        return None
     if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(stream.element_spec)):
         raise NotReplayableError("the loaded data hold ragged or sparse tensors")
     element = tf.nest.map_structure(any_rows, stream.element_spec)
@@ -83,9 +82,7 @@ def replay_of(dataset: Any) -> Replay | None:
     if isinstance(element[0], Mapping):
         named = zip(sorted(element[0]), is_used, strict=False)
         used = frozenset(name for name, used in named if used)
-    record = load_registry.stream_of(stream)
-    assert record is not None
-    return Replay(record.record, element, function, used)
+    return Replay(element, function, used)
 
 
 def _composed(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
