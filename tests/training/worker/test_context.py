@@ -191,6 +191,7 @@ def test_inputs_that_cannot_be_made_from_raw_ones_leave_tensors(
     export = verify_export(here.export_dir)
     assert export.preparation.input_kind == "tensor"
     assert "makes the inputs from the labels" in export.notes[0]
+    assert export.labels == dataset.labels
     assert "context().export(model, preprocess=...)" in warnings[0]
 
 

@@ -116,10 +116,10 @@ def watch_saves(keras: Any) -> None:
 class _Source:
     """Origin of a model's input."""
 
-    record: load_registry.LoadRecord | None = None  # None if transforms of raw input are unknown
+    record: load_registry.LoadRecord | None  # the load, if any
     replay: Replay | None = None  # functions that the script mapped over the load
     spec: Any = None  # the structure of the model's input, if known
-    unknown: str = "the model was not fitted on data of timonel.data.load"  # why they are
+    unknown: str | None = None  # why the transforms of raw input are unknown
 
 
 def _source_of(fitted: Fitted) -> _Source:
@@ -135,12 +135,12 @@ def _source_of(fitted: Fitted) -> _Source:
         try:
             replay = replay_of(stream, functions)
         except Exception as error:  # noqa: BLE001 - the functions are the user's
-            return _Source(spec=fitted.spec, unknown=_reason(error))
+            return _Source(record, None, fitted.spec, _reason(error))
         if replay is not None:
             return _Source(record, replay, fitted.spec)
     loaded = fit_data.find_loaded(fitted.data)
     if loaded is None:
-        return _Source(spec=fitted.spec)
+        return _Source(None, spec=fitted.spec)
     if loaded.is_changed:
         logger.warning(
             "the script transforms the data of timonel.data.load, which the served model will not: "
@@ -156,7 +156,8 @@ def _export(
     labels: Sequence[str] | None,
     warn: Callable[[str], object] = logger.warning,
 ) -> None:
-    record, reason = source.record, source.unknown
+    record = source.record
+    reason = source.unknown or "the model was not fitted on data of timonel.data.load"
     known = {
         "labels": labels or (record.labels if record else None) or None,
         "label_mode": record.label_mode if record else None,
@@ -164,7 +165,7 @@ def _export(
     }
     if is_without_call(model):
         reason = "it has no call()"
-    elif record is not None:
+    elif record is not None and source.unknown is None:
         try:
             _export_raw(folder, model, record, source, known)
         except Exception as error:  # the model and the functions are the user's
