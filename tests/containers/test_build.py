@@ -360,6 +360,7 @@ def test_a_server_image_serves_the_model_of_its_variables(tmp_path: Path) -> Non
     root = tmp_path / "root"
     for layer in manifest["layers"]:
         unpack(layout.path(layer["digest"]), root)
+    assert (root / config["WorkingDir"].strip("/")).is_dir()
     publish(tmp_path / "models/digits", 4)
     # Third-party packages and the fake runtime are this environment's.
     places = [root / python_base.site_packages().strip("/"), os.environ["PYTHONPATH"], *sys.path]

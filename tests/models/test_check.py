@@ -146,7 +146,7 @@ def test_what_was_not_found_is_told() -> None:
     found = Predictions(by_key={"b": ExportPrediction(scores=(1.0,))}, from_records=1)
     message = compare(examples, found, None).message
     assert "1 of them from the dataset's records" in message
-    assert "1 other was not found" in message
+    assert "not found: 1" in message
 
 
 def test_without_any_raw_input_nothing_is_claimed() -> None:

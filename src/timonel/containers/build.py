@@ -48,10 +48,6 @@ from timonel.storage.digests import digest_bytes, digest_file, digest_lines
 from timonel.storage.source_files import own_files, source_files
 
 SELF = "self"
-# As TensorFlow Serving's image: docker run -e MODEL_NAME=m -v ...:/models/m IMAGE FLAGS
-_SERVER = ("python3", "-m", "timonel.serving.tfserving.command")
-_SERVER_PORTS = {"--port": 8500, "--rest_api_port": 8501}
-_SERVER_ENVIRONMENT = {"MODEL_NAME": "model", "MODEL_BASE_PATH": "/models"}
 _ARCHITECTURES = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 
 Progress = Callable[[str], None]
@@ -91,19 +87,6 @@ class ImageSpec:
     site_packages: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     server: bool = False
-
-    def process(self) -> dict[str, Any]:
-        """Return what a container runs, as arguments of `image_config`."""
-        if not self.server:
-            command = self.command or ("python3",)
-            return {"command": command, "environment": self.environment}
-        ports = [f"{flag}={port}" for flag, port in _SERVER_PORTS.items()]
-        return {
-            "entrypoint": (*_SERVER, *ports),
-            "command": self.command,
-            "environment": {**_SERVER_ENVIRONMENT, **self.environment},
-            "ports": tuple(_SERVER_PORTS.values()),
-        }
 
 
 @dataclass(frozen=True)
@@ -172,7 +155,9 @@ def build_image(
         finally:
             assert own[-1].path is not None
             own[-1].path.unlink()  # the code's, which no later build uses
-        config = image_config(platform, base.config, layers, **spec.process())
+        config = image_config(
+            platform, base.config, layers, spec.command, spec.environment, server=spec.server
+        )
         manifests.append(publish_manifest(place, encode(config), layers))
         descriptors.append(manifest_descriptor(manifests[-1], platform))
     digest = publish_tag(place, manifests, descriptors)
@@ -277,8 +262,8 @@ class _Builder:
         return files_below(folder, f"{self._place}/")
 
     def _code(self) -> Iterator[LayerFile]:
-        folder = self._spec.folder
-        if folder is None:
+        if (folder := self._spec.folder) is None:
+            yield LayerFile(f"{CODE_FOLDER}/", mode=0o755)  # where containers start
             return
         for name in source_files(folder):
             yield file_at(folder / name, f"{CODE_FOLDER}/{name}")

@@ -18,15 +18,17 @@ MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 CODE_FOLDER = "app"
 _USER = "65532:65532"
+_PORTS = ("--port=8500", "--rest_api_port=8501")
+_SERVER = {
+    "Entrypoint": ["python3", "-m", "timonel.serving.tfserving.command", *_PORTS],
+    "ExposedPorts": {"8500/tcp": {}, "8501/tcp": {}},
+}
+_SERVER_ENVIRONMENT = {"MODEL_NAME": "model", "MODEL_BASE_PATH": "/models"}
 _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
 def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
     """Return a manifest or an index with the fields that a build reads.
-
-    Args:
-        content: The document.
-        name: Name of the image, for errors.
 
     Raises:
         CorruptError: It is another document.
@@ -103,27 +105,20 @@ def image_config(
     platform: str,
     base: Mapping[str, Any],
     layers: Sequence[Layer],
-    *,
     command: Sequence[str],
     environment: Mapping[str, str],
-    entrypoint: Sequence[str] = (),
-    ports: Sequence[int] = (),
+    *,
+    server: bool = False,
 ) -> dict[str, Any]:
-    """Return the configuration of an image, without times.
+    """Return the configuration of an image with ``layers``, those of the base first; no times.
 
-    Args:
-        platform: Its platform, such as ``linux/amd64``.
-        base: Configuration of the base.
-        layers: All layers, those of the base first.
-        command: What a container runs; with an entry point, its arguments.
-        environment: Variables beside those of the base.
-        entrypoint: Program that a container always runs.
-        ports: TCP ports on which it listens.
+    A server runs as TensorFlow Serving's image does, and ``command`` has its flags.
     """
     known = base.get("config") or {}
     variables = dict(each.partition("=")[::2] for each in known.get("Env") or ())
     # Users without a home folder can write into /tmp only.
-    variables |= {"HOME": "/tmp", **environment}  # noqa: S108 - the container's
+    variables |= {"HOME": "/tmp"}  # noqa: S108 - the container's
+    variables |= {**(_SERVER_ENVIRONMENT if server else {}), **environment}
     system, _, architecture = platform.partition("/")
     return {
         "architecture": architecture,
@@ -133,21 +128,15 @@ def image_config(
             "Env": [f"{name}={value}" for name, value in variables.items()],
             "WorkingDir": f"/{CODE_FOLDER}",
             "User": _USER,
-            **({"Entrypoint": list(entrypoint)} if entrypoint else {}),
-            **({"ExposedPorts": {f"{port}/tcp": {} for port in ports}} if ports else {}),
-            "Cmd": list(command),
+            **(_SERVER if server else {}),
+            "Cmd": [*command] or ([] if server else ["python3"]),
         },
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
     }
 
 
 def image_manifest(config: bytes, layers: Sequence[Layer]) -> dict[str, Any]:
-    """Return the manifest of an image.
-
-    Args:
-        config: The configuration, encoded.
-        layers: All layers, those of the base first.
-    """
+    """Return the manifest of an image with ``layers``, those of the base first."""
     return {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,

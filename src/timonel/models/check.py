@@ -16,7 +16,6 @@ from timonel.models.evaluation import accuracy, confusion_matrix
 from timonel.models.exports import ReferenceExample
 from timonel.models.schema import CheckResult, Export
 from timonel.storage.atomic import aside_dir
-from timonel.units import counted
 
 _TIMEOUT_S = 900.0
 _MOST_WRONG = {"int8": 0.05}
@@ -271,6 +270,6 @@ def _message(
             f"{found.from_records} of them from the dataset's records, not from raw files "
             "(missing, changed, or re-encoded by convert)"
         )
-    if others := expected - count:
-        parts.append(f"{counted(others, 'other')} {'was' if others == 1 else 'were'} not found")
+    if expected > count:
+        parts.append(f"not found: {expected - count}")
     return "; ".join(parts)

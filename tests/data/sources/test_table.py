@@ -20,7 +20,7 @@ from timonel.data.schema import (
 )
 from timonel.data.sources import Description, RawFiles, Scan, Source, SourceOptions
 from timonel.data.sources.columns import Kinds
-from timonel.data.sources.markers import keep_word
+from timonel.data.sources.markers import KEEP_WORD
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import DataError, SpecError
@@ -363,7 +363,7 @@ def test_words_for_missing_values_in_categories(make_csv: MakeCsv) -> None:
     source, scan = scanned(path)
     features = [source.read(entry).features["column/a"] for entry in scan.entries[:4]]
     assert features == ["", "de", "none", ""]
-    cure = keep_word("it", "category", "vocabulary of a")
+    cure = KEEP_WORD.format("category", "vocabulary of a")
     assert scan.warnings == [
         f"column a: '?' (10 rows), 'NA' (10 rows) are each missing: {cure}",
         "column a: 'none' (10 rows) is a category: leave cells empty where a value is missing",
@@ -382,9 +382,8 @@ def test_words_for_missing_labels(make_csv: MakeCsv, separator: str) -> None:
     assert {entry.label for entry in scan.entries} == {f"sick{separator}", "none"}
     assert len(scan.rejected) == 10
     assert scan.rejected[0].reason == "no label but 'None' in column 'y' in line 2"
-    steps = "write a schema with 'timonel data schema', add it to the labels, and pass --schema"
-    assert scan.rejected[0].hint == f"to keep 'None' as a class, {steps}"
-    cure = f"to keep it as a class, {steps}"
+    cure = KEEP_WORD.format("class", "labels")
+    assert scan.rejected[0].hint == cure
     assert scan.warnings == [
         f"column y: 'None' (10 rows) is no label: {cure}",
         "column y: 'none' (10 rows) is a class: leave cells empty where a value is missing",

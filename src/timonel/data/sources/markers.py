@@ -20,6 +20,12 @@ MISSING_WORDS = (
 """Texts of a file without types that are no words: pandas' defaults, and UCI's question mark."""
 
 
+KEEP_WORD = (
+    "to keep it as a {}, write a schema with 'timonel data schema', add it to the {}, and pass it "
+    "as --schema"
+)
+
+
 def usable_words(
     name: str, values: Any, known: Collection[str], *, is_typed: bool, is_label: bool = False
 ) -> tuple[Any, list[str]]:
@@ -30,14 +36,6 @@ def usable_words(
     texts = as_texts(values)
     found = Markers.of(texts, known, is_typed=is_typed)
     return found.removed_from(texts), list(found.warnings(name, is_label=is_label))
-
-
-def keep_word(word: str, what: str, place: str) -> str:
-    """Return how to keep a text such as ``NA`` as a word."""
-    return (
-        f"to keep {word} as a {what}, write a schema with 'timonel data schema', add it to the "
-        f"{place}, and pass --schema"
-    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Markers:
             (
                 [text for text in self.counts if text in self.missing],
                 "no label" if is_label else "missing",
-                keep_word("it", what, place),
+                KEEP_WORD.format(what, place),
             ),
             (
                 [text for text in self.counts if text not in self.missing],

@@ -50,7 +50,7 @@ from timonel.data.sources.inference import is_row_id
 from timonel.data.sources.kinds import KINDS, Image
 from timonel.data.sources.labels import LabelColumn
 from timonel.data.sources.listed import ListedFiles
-from timonel.data.sources.markers import MISSING_WORDS, keep_word, usable_words
+from timonel.data.sources.markers import KEEP_WORD, MISSING_WORDS, usable_words
 from timonel.data.sources.roles import column_role
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.tables import is_table, read_table
@@ -366,7 +366,7 @@ class TableSource(Source):
             if name == label:
                 reason, hint = f"no label but {shorten(text)}" if text else "no label", ""
                 if text in MISSING_WORDS:
-                    hint = keep_word(repr(text), "class", "labels")
+                    hint = KEEP_WORD.format("class", "labels")
             error = UnusableError(
                 self._file.key(row),
                 f"{reason} in column {name!r} in {places[row]}",

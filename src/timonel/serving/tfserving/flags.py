@@ -99,10 +99,7 @@ def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> Parsed:
 
 
 def with_variables(parsed: Parsed, environment: Mapping[str, str]) -> Parsed:
-    """Take the model from ``MODEL_NAME`` and ``MODEL_BASE_PATH``, if no flag names one.
-
-    The start script of TensorFlow Serving's image makes flags of them, with the same defaults.
-    """
+    """Take the model from the variables of TensorFlow Serving's image, if no flag names one."""
     given = [environment.get(name) for name in ("MODEL_NAME", "MODEL_BASE_PATH")]
     if parsed.given & _MODEL_FLAGS or not any(given):
         return parsed

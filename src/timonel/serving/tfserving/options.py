@@ -42,12 +42,7 @@ def translate(
 ) -> tuple[ServerSettings, list[str]]:
     """Return the settings of the server for the given flags, and a line for each without effect.
 
-    Args:
-        parsed: The flags.
-        cores: The processors of this machine.
-        models: The models of ``--model_config_file``; None without it.
-        batching: The parameters of ``--batching_parameters_file``; None without it.
-        metrics_path: The metrics path of ``--monitoring_config_file``; None if disabled.
+    ``models``, ``batching`` and ``metrics_path`` are what the files of flags say, None without one.
 
     Raises:
         StatusError: TensorFlow Serving would fail to start, or the server would be less secure than
