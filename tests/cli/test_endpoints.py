@@ -141,7 +141,8 @@ def test_delete_asks_first(timonel: Timonel, here: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda _question: False)
     outcome = timonel("endpoints", "delete", "digits")
-    assert (outcome.exit_code, outcome.out) == (1, "kept digits\n")
+    assert (outcome.exit_code, outcome.out) == (1, "kept all\n")
+    assert "endpoint  digits" in outcome.err
     assert not folder.is_deleted
 
 

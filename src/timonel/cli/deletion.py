@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from timonel.cli.groups import Json, StyledCommand
 from timonel.cli.settings import GlobalOptions
+from timonel.errors import SpecError
 
 if TYPE_CHECKING:
     from timonel.retention import Removed
@@ -41,7 +43,6 @@ def add_delete(app: typer.Typer, noun: str, line: str, details: str) -> None:
         from timonel.retention import delete as delete_items
 
         report(
-            ctx,
             lambda consent: delete_items(
                 noun,
                 names,
@@ -63,7 +64,6 @@ def add_delete(app: typer.Typer, noun: str, line: str, details: str) -> None:
 
 
 def report(
-    ctx: typer.Context,
     remove: Callable[[Callable[[Removed], bool]], Removed],
     *,
     yes: bool,
@@ -71,19 +71,23 @@ def report(
     dry_run: bool,
 ) -> None:
     """Delete after the user's consent, and print what went and what stays."""
-    from timonel.cli.confirmation import is_confirmed
     from timonel.cli.render import retention as render
     from timonel.cli.render.output import console, print_json
     from timonel.units import counted, format_bytes
 
-    remarks = GlobalOptions.of(ctx).remarks(stderr=True)
-
     def consent(removed: Removed) -> bool:
         if yes:
             return True
-        remarks.print(render.removed_page(removed))
         what = counted(len(removed.deleted), "item")
-        return is_confirmed(what, f"Delete {what}, {format_bytes(removed.size_bytes)}?")
+        if not sys.stdin.isatty():
+            raise SpecError(
+                f"cannot ask whether to delete {what}: standard input is no terminal",
+                hint="use --yes to delete without a question",
+            )
+        # With --quiet, too: nothing goes that the question does not name.
+        console(stderr=True).print(render.removed_page(removed))
+        size = format_bytes(removed.size_bytes)
+        return typer.confirm(f"Delete {what}, {size}? This cannot be undone.")
 
     removed = remove(consent)
     is_refused = bool(removed.deleted) and not (removed.done or dry_run)

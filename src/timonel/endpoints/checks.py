@@ -14,11 +14,10 @@ from timonel.endpoints.control.plan import autoscaler_spec
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.endpoints.folder import list_endpoints
 from timonel.endpoints.spec import EndpointSpec
-from timonel.endpoints.versions import versions_at
 from timonel.engines import ServiceEngine
 from timonel.errors import NotFoundError, ServingError, SpecError, TimonelError
 from timonel.options import flag_of, options_of
-from timonel.serving.references import resolve
+from timonel.serving.references import resolve, versions_at
 from timonel.serving.serve_options import OF_ENDPOINTS, ServeOptions
 from timonel.storage import Workspace, is_local
 

@@ -26,12 +26,11 @@ from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
 from timonel.endpoints.spec import EndpointSpec, endpoint_name, format_shares
-from timonel.endpoints.versions import versions_at
 from timonel.engines import ServiceEngine
 from timonel.errors import Interrupted, NotFoundError, SpecError
 from timonel.options import documented, options_of
 from timonel.processes.cores import usable_cores
-from timonel.serving.references import resolve, version_of, workspace_for
+from timonel.serving.references import resolve, version_of, versions_at, workspace_for
 from timonel.serving.settings.models import ModelSettings
 from timonel.storage import Workspace, local_path, normalise
 from timonel.storage.aliases import LATEST, split_alias

@@ -19,6 +19,7 @@ from timonel.serving.settings.models import (
 )
 from timonel.storage import Workspace, find_workspace, is_local, join, local_path, normalise
 from timonel.storage.aliases import LATEST, Aliases, split_alias, version_named
+from timonel.storage.object_store import ObjectStore
 
 SAVED_MODEL = "saved_model.pb"
 
@@ -41,6 +42,14 @@ def version_of(model: ModelSettings) -> int | None:
         aliases = Aliases(model.base_path).read()
         return version_named(model.policy.alias, aliases, model.name)
     return model.policy.versions[0] if isinstance(model.policy, Specific) else None
+
+
+def versions_at(place: str) -> list[int]:
+    """Return the numbers of a model's versions in a folder or a bucket, ascending."""
+    if is_local(place):
+        return sorted(version_folders(local_path(place)))
+    names = ObjectStore(place).folders("")
+    return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
 def workspace_for(

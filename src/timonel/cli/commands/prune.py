@@ -40,7 +40,6 @@ def prune(
     import timonel
 
     report(
-        ctx,
         lambda consent: timonel.prune(
             older_than=older_than,
             keep_last=keep_last,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from timonel.endpoints.spec import EndpointSpec
-from timonel.endpoints.versions import versions_at
 from timonel.errors import NotFoundError
+from timonel.serving.references import versions_at
 from timonel.storage import Workspace, join
 from timonel.storage.aliases import LATEST, Aliases
 
