@@ -80,7 +80,7 @@ def test_a_rollback_and_a_rollout_end_following(workspace: Workspace) -> None:
     deploy("digits@champion", workspace=workspace, wait=False)
     with pytest.raises(SpecError, match="invalid steps"):
         made.rollout(1, steps=(7,))
-    assert made.spec.follow == "champion"
+    assert made.revision.spec.follow == "champion"
     made.rollout(1)
     assert (dict(made.spec.traffic.percent), made.spec.follow) == ({2: 100}, None)
 

@@ -87,7 +87,7 @@ def test_the_holder_answers_for_the_same_records(
     requests = answer_with(monkeypatch, half)
     found = compare_with_holder(better, "champion", "accuracy", holder, tmp_path / "log")
     assert (found.is_better, found.value, found.holder, found.holder_value) == (True, 0.75, 1, 0.5)
-    assert str(found) == "accuracy 0.75, of version 1 0.5, on 12 held-out records"
+    assert str(found) == "accuracy 0.75 against 0.5 of version 1, on 12 held-out records"
     assert requests[0].saved_model == holder.path
     assert requests[0].reference == export_folder / "reference.jsonl"
     answer_with(monkeypatch, right)

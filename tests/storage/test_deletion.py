@@ -138,14 +138,21 @@ def test_what_cannot_be_removed_is_tried_again(
     assert not list((tmp_path / "runs").iterdir())
 
 
-def test_objects_go_with_the_first_ones_first(tmp_path: Path) -> None:
+def test_objects_go_with_the_first_ones_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ObjectStore(f"memory://{uuid.uuid4().hex}")
     for name in ("run.json", "events/1.jsonl", "a"):
         store.write(f"runs/a/{name}", b"x")
     store.write("runs/b/run.json", b"x")
     order: list[str] = []
-    deleted = store._delete
-    store._delete = lambda name: (order.append(name), deleted(name))  # type: ignore[method-assign,func-returns-value]
+    delete = store._delete
+
+    def recorded(name: str) -> None:
+        order.append(name)
+        delete(name)
+
+    monkeypatch.setattr(store, "_delete", recorded)
     Deletion(tmp_path, store).delete([], [Objects("runs/a", ("run.json",), "runs/a/deleted")])
     assert order == ["runs/a/run.json", "runs/a/a", "runs/a/events/1.jsonl"]
     assert sorted(store.find()) == ["runs/a/deleted", "runs/b/run.json"]

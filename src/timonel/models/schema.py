@@ -228,8 +228,8 @@ class Comparison(StoredDocument):
         if self.holder is None:
             return f"{self.metric} {self.value:.4g}; no version was {self.alias} before"
         return (
-            f"{self.metric} {self.value:.4g}, of version {self.holder} {self.holder_value:.4g}, on "
-            f"{self.examples} held-out records"
+            f"{self.metric} {self.value:.4g} against {self.holder_value:.4g} of version "
+            f"{self.holder}, on {self.examples} held-out records"
         )
 
 
