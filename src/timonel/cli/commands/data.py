@@ -15,12 +15,6 @@ from timonel.cli.settings import GlobalOptions
 from timonel.data.convert_options import SchemaOptions
 
 app = noun("Convert, list, show, verify, inspect, compare and delete datasets.")
-add_delete(
-    app,
-    "dataset",
-    "Delete datasets of the workspace; of those elsewhere, only the entry.",
-    "Data outside of the workspace stays where it is. So does data that a run was trained on.",
-)
 app.command("convert", cls=StyledCommand)(convert)
 
 DATASET = typer.Argument(
@@ -269,3 +263,11 @@ def diff(
         console().print(render.comparison_page(found))
     if found.fails(fail_on):
         raise typer.Exit(1)
+
+
+add_delete(
+    app,
+    "dataset",
+    "Delete datasets of the workspace; of those elsewhere, only the entry.",
+    "Data outside of the workspace stays where it is. So does data that a run was trained on.",
+)

@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 app = noun("List, show, scale, split, roll out, roll back, simulate and delete endpoints.")
 
-add_delete(
-    app,
-    "endpoint",
-    "Delete endpoints and their replicas.",
-    "Replicas first answer the requests that they have.",
-)
-
 EndpointRef = Annotated[
     str,
     typer.Argument(
@@ -392,3 +385,11 @@ def _print_revision(
         return
     effect = "" if wait else "; 'timonel endpoints show' tells when it is in effect"
     typer.echo(f"{endpoint.name} is revision {revision.number}: {revision.cause}{effect}")
+
+
+add_delete(
+    app,
+    "endpoint",
+    "Delete endpoints and their replicas.",
+    "Replicas first answer the requests that they have.",
+)

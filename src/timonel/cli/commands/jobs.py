@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from timonel.training import Job
 
 app = noun("List, show, scale, resume, stop and delete jobs.")
-add_delete(
-    app,
-    "job",
-    "Delete logs, checkpoints and exports of jobs; their runs stay.",
-    "They cannot be resumed, nor their models exported.",
-)
-
 JobRef = Annotated[
     str,
     typer.Argument(help="Job ID, ID prefix, name, or 'last'.", autocompletion=completion.runs),
@@ -218,3 +211,11 @@ def _run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:
     with contextlib.suppress(TimonelError):
         return read_run(workspace, job_id).events()
     return []
+
+
+add_delete(
+    app,
+    "job",
+    "Delete logs, checkpoints and exports of jobs; their runs stay.",
+    "They cannot be resumed, nor their models exported.",
+)

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 app = noun("List, show, add, name, check, convert, compare, optimize and delete model versions.")
 
-add_delete(
-    app,
-    "model",
-    "Delete versions, or all versions of a name; running servers return to the previous one.",
-    "Numbers are not used again. A version with an alias, or of an endpoint, is kept.",
-)
-
 MODEL = typer.Argument(
     help="Model, model/version, model@alias, or folder of a SavedModel.",
     autocompletion=completion.models,
@@ -297,3 +290,11 @@ def _repository(ctx: typer.Context) -> ModelRepository:
     from timonel.models.repository import workspace_models
 
     return workspace_models(GlobalOptions.of(ctx).find())
+
+
+add_delete(
+    app,
+    "model",
+    "Delete versions, or all versions of a name; running servers return to the previous one.",
+    "Numbers are not used again. A version with an alias, or of an endpoint, is kept.",
+)

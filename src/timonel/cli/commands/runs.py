@@ -21,12 +21,6 @@ if TYPE_CHECKING:
     from timonel.tracking import RunRecord
 
 app = noun("List, show, compare and delete runs: parameters, metrics, inputs, outputs.")
-add_delete(
-    app,
-    "run",
-    "Delete runs with the logs and checkpoints of their jobs.",
-    "A run that a model version or another run was made from is kept.",
-)
 
 
 @app.command("list", cls=StyledCommand)
@@ -188,3 +182,11 @@ def _parse_since(text: str | None) -> float | None:
         raise SpecError(
             f"--since {text!r} is neither a date nor an age", hint="as in 2026-01-31, 12h or 7d"
         ) from None
+
+
+add_delete(
+    app,
+    "run",
+    "Delete runs with the logs and checkpoints of their jobs.",
+    "A run that a model version or another run was made from is kept.",
+)

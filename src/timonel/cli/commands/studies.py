@@ -13,13 +13,6 @@ from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.settings import GlobalOptions
 
 app = noun("List, show, resume, stop and delete studies; export their best model.")
-add_delete(
-    app,
-    "study",
-    "Delete studies with the runs and jobs of their trials.",
-    "The run of a trial that a model version was made from is kept. So is a study in a database.",
-)
-
 StudyRef = Annotated[
     str,
     typer.Argument(
@@ -148,3 +141,11 @@ def export(
         print_json(version_json(version))
         return
     typer.echo(f"{version} is the model of {found.best_run.id}")
+
+
+add_delete(
+    app,
+    "study",
+    "Delete studies with the runs and jobs of their trials.",
+    "The run of a trial that a model version was made from is kept. So is a study in a database.",
+)

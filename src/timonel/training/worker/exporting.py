@@ -129,7 +129,9 @@ def _source_of(fitted: Fitted) -> _Source:
         if chain is None:
             continue
         stream, functions = chain
-        record = load_registry.stream_of(stream).record
+        found = load_registry.stream_of(stream)
+        assert found is not None
+        record = found.record
         if not functions:
             return _Source(record, spec=fitted.spec)
         try:

@@ -332,7 +332,7 @@ def test_pages_of_other_origins_may_ask_if_they_shall():
 
 def test_a_defect_costs_one_request(caplog):
     client = Client()
-    client.catalogue.loaded = None
+    client.catalogue.acquire = None
     status, answer = client.json("POST", "/v2/models/m/infer", {"inputs": [ROW]})
     assert status == 500
     assert answer["error"].startswith("TypeError")
