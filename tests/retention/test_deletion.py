@@ -22,6 +22,7 @@ from timonel.retention import Removed
 from timonel.storage import Workspace, exclusive, find_workspace, write_document
 from timonel.storage.document_store import FolderDocuments
 from timonel.tracking import Artifact, list_runs, start_run
+from timonel.tuning import list_studies
 
 DAY_S = 86_400.0
 FORMAT_1 = Path(__file__).parents[1] / "fixtures" / "formats" / "1"
@@ -98,6 +99,25 @@ def test_a_run_goes_with_its_job(workspace: Workspace) -> None:
     assert not (workspace.jobs / "train-1").exists()
     with pytest.raises(NotFoundError):
         delete("run", "train-1", workspace=workspace)
+
+
+def test_what_is_being_removed_is_not_listed(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(workspace, "train-1")
+    study(workspace, "search")
+    seen: list[tuple[set[str], list[str]]] = []
+
+    def look(path: Path) -> None:
+        del path
+        studies = [each.name for each in list_studies(workspace)]
+        seen.append((left(workspace), studies))
+
+    monkeypatch.setattr("timonel.storage.deletion._remove", look)
+    delete("run", "train-1", workspace=workspace)
+    delete("study", "search", workspace=workspace)
+    assert seen[0] == ({"search-1", "search-2"}, [])
+    assert seen[-1] == (set(), [])
 
 
 def test_the_job_goes_and_the_run_stays(workspace: Workspace) -> None:

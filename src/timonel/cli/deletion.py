@@ -21,7 +21,9 @@ Names = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Also what has an alias, or what remaining items were made from."),
+    typer.Option(
+        "--force", help="Also delete what has an alias, or what remaining items were made from."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only show what would be deleted, and its size.")

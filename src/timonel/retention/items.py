@@ -192,7 +192,7 @@ def _add_job(found: Inventory, name: str, *, has_run: bool) -> None:
 
 
 def _study_names(workspace: Workspace) -> set[str]:
-    names = {path.parent.name for path in workspace.studies.glob("*/study.json")}
+    names = {path.parent.name for path in workspace.studies.glob("[!.]*/study.json")}
     if workspace.local_copy is not None:
         names |= set(workspace.local_copy.store.folders("studies"))
     return names

@@ -94,6 +94,8 @@ class Deletion:
                         _logger.warning("a deletion is not complete: %s", error)
         except LockedError:
             return  # its process lives
+        except InputError as error:  # a workspace that this user may only read
+            _logger.warning("a deletion is not complete: %s", error)
 
     @property
     def _folder(self) -> Path:

@@ -70,7 +70,7 @@ def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeade
 
 def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
     headers = []
-    for path in workspace.runs.glob(f"*/{RECORD_NAME}"):
+    for path in workspace.runs.glob(f"[!.]*/{RECORD_NAME}"):
         try:
             header = read_header(path.parent)
         except TimonelError as error:

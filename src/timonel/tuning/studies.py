@@ -134,7 +134,7 @@ def list_studies(workspace: Workspace) -> list[Study]:
     """
     copy = workspace.local_copy
     known = (
-        [file.parent.name for file in workspace.studies.glob(f"*/{SETTINGS}")]
+        [file.parent.name for file in workspace.studies.glob(f"[!.]*/{SETTINGS}")]
         if copy is None
         else [name for name in names(copy.store) if _exists(workspace, name)]
     )
