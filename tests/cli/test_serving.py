@@ -353,7 +353,7 @@ def test_deleting_asks_on_a_terminal(answer, code, published: Path, place: Works
     done = subprocess.run(argv, stdin=terminal, capture_output=True, text=True, check=False)
     os.close(parent)
     os.close(terminal)
-    assert "Delete digits/1" in done.stdout + done.stderr
+    assert "Delete 1 item" in done.stdout + done.stderr
     assert done.returncode == code
     assert published.exists() == (answer == "n")
 
