@@ -56,11 +56,6 @@ def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
 def parse_config(content: bytes, manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the configuration of an image.
 
-    Args:
-        content: The document.
-        manifest: The image's manifest.
-        name: Name of the image, for errors.
-
     Raises:
         CorruptError: It does not belong to the layers of the manifest.
     """

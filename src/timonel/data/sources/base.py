@@ -24,15 +24,7 @@ from timonel.storage.location import Location
 
 
 class UnusableError(DataError):
-    """Unusable raw record; a conversion leaves it out, up to a limit.
-
-    Args:
-        key: The record's key.
-        reason: What is wrong with the record.
-        hint: A cure.
-        column: The column with a bad value.
-        value: The bad value, shortened.
-    """
+    """Unusable raw record, with a shortened value; a conversion leaves it out, up to a limit."""
 
     def __init__(
         self,

@@ -63,14 +63,7 @@ class NumberArray:
 
 
 class Outline:
-    """A request's JSON without its large arrays of numbers.
-
-    Args:
-        body: The request.
-        content: The JSON object; use `fill` to resolve placeholders.
-        text: Its text.
-        arrays: The arrays of the placeholders.
-    """
+    """A request's JSON without its large arrays of numbers; `fill` resolves placeholders."""
 
     def __init__(
         self,

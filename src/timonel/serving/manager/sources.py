@@ -39,10 +39,7 @@ class VersionSource(abc.ABC):
 
     @abc.abstractmethod
     def versions(self, *, relist: bool) -> Collection[int]:
-        """Return the available versions.
-
-        Args:
-            relist: Whether to look for new and removed versions.
+        """Return the available versions; ``relist`` looks for new and removed ones.
 
         Raises:
             OSError: The versions cannot be listed; `strerror` says why.
