@@ -339,7 +339,8 @@ def test_versions_are_listed_shown_and_deleted(timonel: Timonel, published: Path
     refused = timonel("models", "delete", "digits/1")
     assert refused.exit_code == 2
     assert "--yes" in refused.error_line
-    assert timonel("models", "delete", "digits/1", "--yes").out.startswith("deleted 1 item, ")
+    done = timonel("models", "delete", "digits/1", "--yes").out
+    assert done.startswith("deleted model digits/1, ")
     assert not published.exists()
     assert "No models." in timonel("models").out
 
@@ -353,7 +354,7 @@ def test_deleting_asks_on_a_terminal(answer, code, published: Path, place: Works
     done = subprocess.run(argv, stdin=terminal, capture_output=True, text=True, check=False)
     os.close(parent)
     os.close(terminal)
-    assert "Delete 1 item" in done.stdout + done.stderr
+    assert "Delete model digits/1, " in done.stdout + done.stderr
     assert done.returncode == code
     assert published.exists() == (answer == "n")
 

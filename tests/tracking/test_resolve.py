@@ -6,6 +6,7 @@ import pytest
 
 from timonel.errors import FormatError, NotFoundError, SpecError
 from timonel.storage import Workspace, digest_file, write_document
+from timonel.storage.aliases import Aliases
 from timonel.tracking import (
     Artifact,
     ArtifactNode,
@@ -284,3 +285,16 @@ def test_a_file_whose_digest_is_of_what_it_stands_for(tmp_path: Path) -> None:
     assert observe(found) == "present"
     file.write_text("{ }")
     assert observe(found) == "changed"
+
+
+def test_an_alias_names_the_version_that_has_it(walked: Walked) -> None:
+    newer = walked.workspace.models / "digits" / "2"
+    newer.mkdir()
+    Aliases(walked.workspace.models / "digits").move("champion", 1)
+    for ref, expected in (("digits@champion", walked.version), ("digits@latest", newer)):
+        graph = lineage(walked.workspace, ref)
+        focus = graph.nodes[str(graph.focus)]
+        assert isinstance(focus, ArtifactNode)
+        assert focus.artifact.uri == str(expected)
+    with pytest.raises(NotFoundError, match="digits has no alias best"):
+        lineage(walked.workspace, "digits@best")

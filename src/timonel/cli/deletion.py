@@ -75,12 +75,11 @@ def report(
     """Delete after the user's consent, and print what went and what stays."""
     from timonel.cli.render import retention as render
     from timonel.cli.render.output import console, print_json
-    from timonel.units import counted, format_bytes
 
     def consent(removed: Removed) -> bool:
         if yes:
             return True
-        what = counted(len(removed.deleted), "item")
+        what = render.subject(removed)
         if not sys.stdin.isatty():
             raise SpecError(
                 f"cannot ask whether to delete {what}: standard input is no terminal",
@@ -88,8 +87,7 @@ def report(
             )
         # With --quiet, too: nothing goes that the question does not name.
         console(stderr=True).print(render.removed_page(removed))
-        size = format_bytes(removed.size_bytes)
-        return typer.confirm(f"Delete {what}, {size}? This cannot be undone.")
+        return typer.confirm(f"Delete {what}? This cannot be undone.")
 
     removed = remove(consent)
     is_refused = bool(removed.deleted) and not (removed.done or dry_run)
@@ -100,8 +98,7 @@ def report(
     elif is_refused:
         typer.echo("kept all")
     else:
-        size = format_bytes(removed.size_bytes)
-        typer.echo(f"deleted {counted(len(removed.deleted), 'item')}, {size}")
+        typer.echo(f"deleted {render.subject(removed)}")
         if removed.kept and (yes or not removed.deleted):
             console().print(render.kept_table(removed))
     if is_refused:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.tables import table
-from timonel.units import format_bytes
+from timonel.units import counted, format_bytes
 
 if TYPE_CHECKING:
     from timonel.retention import Removed
@@ -31,6 +31,13 @@ def removed_page(removed: Removed) -> RenderableType:
     if removed.kept:
         parts += [Text(), kept_table(removed)]
     return Group(*parts)
+
+
+def subject(removed: Removed) -> str:
+    """Return what a deletion removes in words, with the size."""
+    first = next((f"{each.noun} {each.name}" for each in removed.deleted), "nothing")
+    what = first if len(removed.deleted) < 2 else counted(len(removed.deleted), "item")
+    return f"{what}, {format_bytes(removed.size_bytes)}"
 
 
 def kept_table(removed: Removed) -> Table:
