@@ -234,7 +234,7 @@ def fail_with(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (ModelError("a\nb", hint="c"), 7, "error: a b: c"),
         (Interrupted("stopped"), 130, "error: stopped"),
-        (KeyboardInterrupt(), 130, "error: interrupted: any finished work is kept"),
+        (KeyboardInterrupt(), 130, "error: interrupted"),
     ],
 )
 def test_errors_end_with_their_exit_code(error, code, line, timonel, monkeypatch) -> None:

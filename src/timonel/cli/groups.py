@@ -184,7 +184,7 @@ class LazyGroup(Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise Interrupted("interrupted", hint="any finished work is kept") from None
+            raise Interrupted("interrupted") from None
 
 
 def single() -> typer.Typer:

@@ -115,7 +115,7 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug logs.")] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    """Turn a folder of images or a CSV file into a versioned TensorFlow endpoint."""
+    """Convert data, train Keras scripts as jobs, publish the models and serve them."""
     if version:
         typer.echo(f"timonel {__version__}")
         raise typer.Exit
