@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.inputs import sharding
-from timonel.training.worker.private import replica_steps
+from timonel.training.worker.private import keras_fit, replica_steps
 
 keras = importlib.import_module(sys.argv[1])
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -374,7 +374,60 @@ for name, (build, data, options, *given) in list(refusals.items())[part::parts]:
         fit(mirrored, build, data, options, **(given[0] if given else {}))
     except SpecError as error:
         refused[name] = str(error)
-print(json.dumps([differing, refused, list(refusals)[part::parts]]))
+
+
+class OfPairs(keras.Sequential):
+    def train_step(self, data):
+        first, second = tf.unstack(data)
+        return {"loss": tf.reduce_mean(first - second)}
+
+
+def fit_of_pairs(strategy):
+    with strategy.scope():
+        model = OfPairs([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd")
+    sharding.expect_training_data()
+    return model.fit(tf.data.Dataset.from_tensors(np.stack([x, x])), verbose=0).history["loss"]
+
+
+class OfTriples(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.inner = dense()
+
+    def call(self, inputs):
+        return self.inner(inputs[0]) - self.inner(inputs[1])
+
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = mse("sum")(data[2], self(data[:2]))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
+        return {"loss": loss}
+
+
+def fit_of_triples(strategy):
+    with strategy.scope():
+        model = OfTriples()
+        model.inner.build((None, 3))
+        model.compile(keras.optimizers.SGD(0.01))
+    sharding.expect_training_data()
+    model.fit(batched(x, x[::-1].copy(), y), epochs=2, verbose=0)
+    return model.get_weights()
+
+
+notes = []
+if part == 0:
+    if keras.__name__ == "keras":
+        keras_fit.install_keras_hooks()
+        for expected, found in zip(fit_of_triples(one), fit_of_triples(mirrored), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert fit_of_pairs(one) == [0]
+    try:
+        fit_of_pairs(mirrored)
+    except ValueError as error:
+        notes = error.__notes__
+print(json.dumps([differing, refused, list(refusals)[part::parts], notes]))
 """
 
 
@@ -398,8 +451,11 @@ def test_two_devices_report_and_train_as_one(keras: str, part: int, parts: int) 
     command = [sys.executable, "-c", PROGRAM, keras, str(part), str(parts)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    differing, refused, expected = json.loads(done.stdout.splitlines()[-1])
+    differing, refused, expected, notes = json.loads(done.stdout.splitlines()[-1])
     assert differing == []
     assert list(refused) == expected
     for name, text in refused.items():
         assert text.startswith(REASONS.get(name, REASONS[""])), name
+    if part == 0:
+        (note,) = notes
+        assert note.startswith("Replicas divide the first axis of each batch")

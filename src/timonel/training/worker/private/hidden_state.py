@@ -184,6 +184,18 @@ def count_steps(model: Any, steps: int) -> None:
         counter.assign(steps)
 
 
+def build_symbolically(model: Any, batch: Any) -> None:
+    """Build a model of Keras 3, its metrics and optimizer, from a batch that it may not take."""
+    try:
+        model._symbolic_build(data_batch=batch)
+    except (RuntimeError, ValueError):
+        # A step of the script may give other data to the model, or to its parts.
+        if is_kerases(model.train_step) or not model.trainable_variables:
+            raise
+        if model.optimizer is not None and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+
+
 def build_metrics(keras: Any, model: Any, spec: Any) -> None:
     """Create the metrics' variables of a built model, which Keras creates in the first step."""
     if not all(isinstance(found, tf.TensorSpec) for found in tf.nest.flatten(spec)):
@@ -194,7 +206,7 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
             # Keras would build it; the step may give it other variables.
             is_early = optimizer is not None and not optimizer.built
             with replaced(optimizer, built=True) if is_early else contextlib.nullcontext():
-                model._symbolic_build(data_batch=spec)
+                build_symbolically(model, spec)
             return
         x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
         if y is None:

@@ -22,7 +22,7 @@ from tensorflow.python.framework import config, ops
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
 from timonel.training.cluster import Cluster
-from timonel.training.worker.private import replica_steps
+from timonel.training.worker.private import hidden_state, replica_steps
 from timonel.training.worker.private.attributes import wrap
 
 SUPPORTED_KERAS = ("3.15",)
@@ -103,13 +103,10 @@ def install_keras_hooks() -> None:
 
 
 def fix_shared_metrics() -> None:
-    """Make replicas add only increments to shared variables. Idempotent.
-
-    Under CentralStorageStrategy, all replicas share one copy of each variable, and TensorFlow sums
-    or averages their assignments. Keras 3 adds to a variable by assigning its value plus the
-    increment, so two replicas double a metric's total at every step. Metrics were wrong from the
-    second step on, and infinite after 128.
-    """
+    """Make replicas add only increments to shared variables. Idempotent."""
+    # Under CentralStorageStrategy, all replicas share one copy of each variable, and TensorFlow
+    # sums or averages their assignments. Keras 3 adds to a variable by assigning its value plus the
+    # increment, so two replicas double a metric's total at every step.
     from keras.src.backend.tensorflow import core  # noqa: PLC0415 - TensorFlow loads here
 
     def assign_add(original: Callable[..., Any], variable: Any, value: Any) -> Any:
@@ -142,7 +139,7 @@ def _build_from_local_batch(
     if iterator is not None:
         data_batch = _first_local_batch(strategy, iterator)
     with strategy.scope():
-        model._symbolic_build(data_batch=data_batch)
+        hidden_state.build_symbolically(model, data_batch)
 
 
 def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:

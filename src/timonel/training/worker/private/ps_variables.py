@@ -211,7 +211,7 @@ def build_compiled(model: Any, x: Any, y: Any, sample_weight: Any) -> None:
     """Build layers, loss and metrics from a batch, without training; metrics keep their values."""
     if hasattr(model, "_symbolic_build"):  # Keras 3
         batch = (x, y) if sample_weight is None else (x, y, sample_weight)
-        model._symbolic_build(data_batch=batch)
+        hidden_state.build_symbolically(model, batch)
     elif y is not None:
         hidden_state.build_tf_keras_metrics(model, x, y)
     else:

@@ -19,13 +19,7 @@ from tensorflow.python.autograph.impl import api
 from tensorflow.python.framework import ops
 
 from timonel.errors import SpecError
-from timonel.training.worker.private import (
-    hidden_state,
-    loss_terms,
-    losses,
-    metric_sums,
-    row_means,
-)
+from timonel.training.worker.private import hidden_state, loss_terms, losses, metric_sums, row_means
 from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.loss_terms import present
 
@@ -34,6 +28,10 @@ logger = logging.getLogger(__name__)
 Step = Callable[[Any], Any]
 
 
+_DIVIDED = (
+    "Replicas divide the first axis of each batch. If the batches have no rows, as pairs of arrays "
+    "that are stacked, train with one worker and one device."
+)
 _metrics: weakref.WeakSet[Any] = weakref.WeakSet()
 """Metrics of the process: a step may update some that its model does not list."""
 
@@ -84,6 +82,10 @@ def _with_steps(original: Callable[..., Any], model: Any, /, *args: Any, **kwarg
             return original(model, *args, **kwargs)
     except api.StagingError as error:
         raise _without_autograph(error) from None
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        if _is_own(model, "train_step"):
+            error.add_note(_DIVIDED)
+        raise
 
 
 def _without_autograph(error: BaseException) -> BaseException:
@@ -277,8 +279,7 @@ def _restoring(model: Any, rows: Any) -> Callable[[], None]:
         for variable in metric.variables
         if isinstance(hidden_state.tensor_variable(variable), tf.distribute.DistributedValues)
     )
-    found = {id(variable): variable for variable in hidden_state.metric_variables(model)}
-    variables = list({**found, **{id(variable): variable for variable in others}}.values())
+    variables = list({id(v): v for v in (*hidden_state.metric_variables(model), *others)}.values())
     if not tf.executing_eagerly():
         # The graph has weak references, and metrics of other models may end before it.
         graph = ops.get_default_graph()
