@@ -161,6 +161,32 @@ for function in (adding, largest):
         found.append(None)
     except SpecError as error:
         found.append(str(error))
+
+
+class OfRows(Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            values = self(x, training=True)
+            assert tape.gradient(values, x) is not None  # of each row, as for a penalty
+            loss = tf.square(values - y)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        return {}
+
+
+with strategy.scope():
+    model = OfRows([keras.Input((3,)), keras.layers.Dense(1)])
+    model.seen = keras.metrics.Mean(name="seen")
+    model.compile("sgd")
+batch = tf.ones((4, 3)), tf.ones((4, 1))
+tracing.build(model, strategy, batch, training=True)
+tracing.trace(model, strategy, batch, training=True, name="whole")
+try:
+    tracing.trace(model, strategy, batch, training=True, name="rows", divides=True)
+except SpecError as error:
+    found.append(str(error))
 print(json.dumps(found))
 """
 
@@ -171,7 +197,7 @@ def test_parts_of_a_batch_count_as_the_batch() -> None:
         [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *counted, masked, some, total, refusal, adding, largest = json.loads(
+    *counted, masked, some, total, refusal, adding, largest, of_rows = json.loads(
         done.stdout.splitlines()[-1]
     )
     for lines, names in ((masked, ["normal", "masked"]), (some, ["some"]), (total, [])):
@@ -181,3 +207,6 @@ def test_parts_of_a_batch_count_as_the_batch() -> None:
     assert refusal.startswith("root is neither a mean nor a sum over the rows")
     assert adding is None
     assert largest.startswith("the metric largest sets its variable")
+    assert of_rows.startswith(
+        "parts of a batch do not give the gradient of a loss with a value per"
+    )

@@ -115,11 +115,7 @@ def _scaling_sums(original: Callable[..., Any], container: Any, loss: Any) -> An
 def _calling(
     name: str, function: Callable[..., Any], *given: Any, own: Any = None
 ) -> Iterator[None]:
-    """Note the loss or metric function that is called within the block.
-
-    ``function`` computes it from ``given``; ``own``, of the script or of Keras, computes its
-    values.
-    """
+    """Note a called loss or metric: ``function`` computes it from ``given``, ``own`` its values."""
     layout, depth = present.layout, present.depth + 1
 
     def whole() -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from timonel.errors import TimonelError
+from timonel.errors import SpecError, TimonelError
 from timonel.models.keras_model import is_without_call
 from timonel.training.worker.inputs.fit_data import any_rows, unpack
 from timonel.training.worker.private import metric_sums, ps_variables, row_means
@@ -98,7 +98,7 @@ def _traced(
         noted: list[tuple[Any, Any, str | None]] = []
 
         def step(data: Any) -> Any:  # the strategy runs it in another thread
-            with row_means.part_of(share, rows) if divides else contextlib.nullcontext():
+            with _part_of(share, rows) if divides else contextlib.nullcontext():
                 return (model.train_step if training else model.test_step)(data)
 
         with (
@@ -123,6 +123,24 @@ def _traced(
     spec = (tf.nest.map_structure(any_rows, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
     return Step(function=function, **found), temporary
+
+
+@contextlib.contextmanager
+def _part_of(share: Any, rows: Any) -> Iterator[None]:
+    """Trace a step for a part of a batch; refuse losses of rows, as gradients are averaged."""
+    original = tf.GradientTape.gradient
+
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        is_of_model = any(not isinstance(each, tf.Tensor) for each in tf.nest.flatten(sources))
+        if is_of_model and isinstance(target, tf.Tensor) and target.shape.rank:
+            raise SpecError(
+                "parts of a batch do not give the gradient of a loss with a value per row",
+                hint="take the mean of the loss in train_step, or train without --ps",
+            )
+        return original(tape, target, sources, *args, **kwargs)
+
+    with row_means.part_of(share, rows), replaced(tf.GradientTape, gradient=gradient):
+        yield
 
 
 def _result(
