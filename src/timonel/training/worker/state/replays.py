@@ -36,7 +36,13 @@ class ReplayFeed(Feed):
     lost: Sequence[str] = ()
 
     def __init__(
-        self, dataset: Any, *, keeps_pass: bool, wraps: bool, is_sized: bool = True
+        self,
+        dataset: Any,
+        *,
+        keeps_pass: bool,
+        wraps: bool,
+        is_sized: bool = True,
+        looks_ahead: bool = False,
     ) -> None:
         self._is_sized = is_sized
         self._inner = dataset
@@ -47,6 +53,9 @@ class ReplayFeed(Feed):
         self._pass: tuple[int, int] | None = None
         keeps_state = memory.shuffles or memory.streams or memory.must_be_read
         self._counts = wraps or bool(keeps_state)
+        can_draw = not keeps_pass and not memory.must_be_read
+        # Keras 3 begins another pass after each epoch, which it never reads.
+        self._unread = int(looks_ahead and can_draw and bool(tf_data.size_of(dataset)))
         self._begins_epoch = True
         self.dataset = self._wrapped() if self._counts else dataset
         self.note = "the tf.data pipeline is gone through again, in its own order"
@@ -72,6 +81,12 @@ class ReplayFeed(Feed):
             # No state is kept between passes: they need no numbers.
             self._pass = 1, trained
         self._begins_epoch = False
+
+    def steps_end(self) -> None:
+        """Count later reads as validation."""
+        if self._armed is not None and self._counts and self._unread:
+            iter(self._inner)
+        super().steps_end()
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return number and step of the current pass."""
@@ -111,7 +126,7 @@ class ReplayFeed(Feed):
                 for _ in self._inner.take(1) if endless else self._inner:
                     pass
         else:
-            for _ in range(passes):
+            for _ in range(passes * (1 + self._unread)):
                 iter(self._inner)
             for stream in self._memory.streams:
                 stream.seek(stream.epoch + passes)
@@ -141,10 +156,13 @@ class ReplayFeed(Feed):
         return np.int64(skipped)
 
 
-def feed_of_pipeline(arguments: dict[str, Any], *, resumes: bool) -> Feed:
+def feed_of_pipeline(keras: Any, arguments: dict[str, Any], *, resumes: bool) -> Feed:
     """Replace a pipeline by one that counts passes, and return its feed."""
     feed = ReplayFeed(
-        arguments["x"], keeps_pass=bool(arguments.get("steps_per_epoch")), wraps=resumes
+        arguments["x"],
+        keeps_pass=bool(arguments.get("steps_per_epoch")),
+        wraps=resumes,
+        looks_ahead=keras.__name__ == "keras",
     )
     arguments["x"] = feed.dataset
     return feed

@@ -298,7 +298,7 @@ def _feed_of_training(keras: Any, arguments: dict[str, Any], number: int, *, res
         stream = tf_data.stream_behind_maps(data)
         if stream is not None:
             return StreamFeed(stream, "timonel.data.load goes on at its exact batch")
-        return feed_of_pipeline(arguments, resumes=resumes)
+        return feed_of_pipeline(keras, arguments, resumes=resumes)
     return (
         feed_of_arrays(keras, arguments, seed)
         or feed_of_sequence(keras, arguments, seed)
