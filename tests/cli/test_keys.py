@@ -130,7 +130,7 @@ def test_the_client_shows_a_key_and_checks_the_certificate(
             predict(model, {"x": 1.0})
         with pytest.raises(ServingError, match="authentication failed"):
             predict("m", {"x": 1.0}, workspace=workspace)
-        assert predict("m", {"x": 1.0}, workspace=workspace, api_key=key)[0].value is None
+        assert predict("m", {"x": 1.0}, workspace=workspace, api_key=key)[0].value == 2.0
         done = timonel("predict", model, '{"x": 1.0}', "--api-key-file", "key.txt", "--json")
         assert done.exit_code == 0, done.err
         assert json.loads(done.out)["predictions"][0]["outputs"] == {"y": 2.0}

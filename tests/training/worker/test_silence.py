@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import gc
 import threading
 from pathlib import Path
 
 from tests.waiting import until
-from timonel.training.worker.silence import Silence, place_of
+from timonel.training.worker.silence import Silence, frame_of, place_of
 
 
 def test_it_is_told_after_two_minutes_and_seldom_again() -> None:
@@ -31,8 +31,9 @@ def test_the_line_of_the_script_is_named_and_what_it_waits_for(tmp_path: Path) -
     names["begun"].wait()
     try:
         expected = "train.py, line 2, waits for threading (wait)"
-        until(lambda: place_of(sys._current_frames().get(thread.ident or 0)) == expected)
+        until(lambda: place_of(frame_of(thread.ident)) == expected)
     finally:
         names["end"].set()
         thread.join()
     assert place_of(None) == "the program has not begun"
+    assert gc.isenabled()

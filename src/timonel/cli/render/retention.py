@@ -37,7 +37,7 @@ def subject(removed: Removed) -> str:
     """Return what a deletion removes in words, with the size."""
     first = next((f"{each.noun} {each.name}" for each in removed.deleted), "nothing")
     what = first if len(removed.deleted) < 2 else counted(len(removed.deleted), "item")
-    return f"{what}, {format_bytes(removed.size_bytes)}"
+    return f"{what}, {format_bytes(removed.size_bytes)}" if removed.size_bytes else what
 
 
 def kept_table(removed: Removed) -> Table:

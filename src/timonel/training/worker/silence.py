@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -40,6 +41,19 @@ def watch(progress: Path, tell: Callable[[str], object]) -> None:
     threading.Thread(target=_watch, args=arguments, name="timonel-silence", daemon=True).start()
 
 
+def frame_of(thread: int | None) -> FrameType | None:
+    """Return the innermost frame of a thread; None if it does not run Python code."""
+    # Python holds a lock of its threads while it makes this dict. A garbage collection that begins
+    # meanwhile may end a thread's state, which waits for the same lock for ever (gh-106883).
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames().get(thread or 0)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def place_of(frame: FrameType | None) -> str:
     """Return where a thread is: the line of the script, and what it has called."""
     found = None if frame is None else line_of_script(frame)
@@ -63,5 +77,5 @@ def _watch(progress: Path, tell: Callable[[str], object], thread: int) -> None:
             continue  # the file system is temporarily unavailable
         silent = silence.is_to_be_told(time.monotonic(), steps)
         if silent is not None:
-            place = place_of(sys._current_frames().get(thread))
+            place = place_of(frame_of(thread))
             tell(f"no step for {silent / 60:.0f} minutes: {place}")
