@@ -130,6 +130,9 @@ def draw_server(axis, report) -> None:
         times, [ms for _, ms in report["asked"]], s=2, color=TEAL, rasterized=True, linewidths=0
     )
     axis.set_yscale("log")
+    ticks = [ms for ms in (1, 2, 5, 10, 20, 50, 100, 200, 500) if _is_inside(axis, ms)]
+    axis.set_yticks(ticks, [f"{ms} ms" for ms in ticks])
+    axis.minorticks_off()
     axis.spines[["top", "right"]].set_visible(False)
     changes = [*report["versions"], {"t": start + times[-1], "version": None}]
     for first, second in itertools.pairwise(changes):
@@ -138,9 +141,13 @@ def draw_server(axis, report) -> None:
             axis.text(first["t"] - start, axis.get_ylim()[1], f"version {first['version']} ",
                       ha="right", va="top", color=AMBER)  # fmt: skip
     axis.set_title("Server", fontweight="bold")
-    axis.set_ylabel("ms", labelpad=0)
     text = f"s · {report['requests']:,} requests, {report['failed']} failed"
     axis.text(0.5, -0.22, text, ha="center", transform=axis.transAxes)
+
+
+def _is_inside(axis, value: float) -> bool:
+    low, high = axis.get_ylim()
+    return low <= value <= high
 
 
 if __name__ == "__main__":
