@@ -56,7 +56,7 @@ EXAMPLES: dict[str, str] = {
     "studies stop": "timonel studies stop last",
     "studies export": "timonel studies export last --name digits",
     "studies delete": "timonel studies delete old-search",
-    "models list": "timonel models digits",
+    "models list": "timonel models list digits",
     "models show": "timonel models show digits/2",
     "models add": "timonel models add cats exported/",
     "models check": "timonel models check digits",

@@ -140,7 +140,7 @@ def convert(
         progress=progress,
         scanning=scanning,
     )
-    place = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    place = find_workspace(workspace)
     dataset = _convert(request, place)
     mirror_in_background(place)
     for line in warnings_of(dataset):

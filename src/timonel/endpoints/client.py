@@ -80,11 +80,7 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
     if "/" in name or "@" in name:
         return None
     try:
-        place = (
-            workspace
-            if isinstance(workspace, Workspace)
-            else find_workspace(workspace, create=False)
-        )
+        place = find_workspace(workspace, create=False)
     except NotFoundError:
         return None  # a folder, say, which needs none
     endpoint = next((each for each in reachable_endpoints(place) if each.name == name), None)

@@ -106,8 +106,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     check_name(name)
     _check_alias(alias, if_better, check=check)
     root = _raw_folder(data_root)
-    if not isinstance(workspace, Workspace):
-        workspace = find_workspace(workspace, create=False)
+    workspace = find_workspace(workspace, create=False)
     if not isinstance(repository, ModelRepository):
         repository = (
             ModelRepository(local_path(repository)) if repository else workspace_models(workspace)

@@ -391,8 +391,7 @@ def alias(
     """
     if remove == (version is not None):
         raise SpecError("give an alias, and either a version or remove")
-    if not isinstance(workspace, Workspace):
-        workspace = find_workspace(workspace, create=False)
+    workspace = find_workspace(workspace, create=False)
     return workspace_models(workspace).alias(name, alias, version)
 
 

@@ -107,7 +107,7 @@ def delete(
     """
     if noun not in NOUNS:
         raise SpecError(f"unknown noun {noun!r}", hint=f"use one of {', '.join(NOUNS)}")
-    place = _opened(workspace)
+    place = find_workspace(workspace, create=False)
     given = [names] if isinstance(names, str) else list(names)
     if noun == ENDPOINT:
         return _delete_endpoints(place, given, consent, dry_run=dry_run)
@@ -146,16 +146,10 @@ def prune(
     age_s = parse_seconds(older_than)
     if keep_last < 0:
         raise SpecError(f"the number to keep cannot be negative, got {keep_last}")
-    found = inventory(_opened(workspace))
+    found = inventory(find_workspace(workspace, create=False))
     chosen = expired(found.items, time.time(), older_than_s=age_s, keep_last=keep_last)
     planned = plan(found.items, chosen, force=force)
     return _carry_out(found, planned, consent, force=force, dry_run=dry_run)
-
-
-def _opened(workspace: Workspace | str | os.PathLike[str] | None) -> Workspace:
-    if isinstance(workspace, Workspace):
-        return workspace
-    return find_workspace(workspace, create=False)
 
 
 def _keys(found: Inventory, noun: str, name: str) -> list[Key]:

@@ -142,7 +142,10 @@ class Workspace:
 
 
 def find_workspace(
-    location: str | os.PathLike[str] | None = None, *, create: bool = True, offline: bool = False
+    location: Workspace | str | os.PathLike[str] | None = None,
+    *,
+    create: bool = True,
+    offline: bool = False,
 ) -> Workspace:
     """Find the workspace, or create it.
 
@@ -153,7 +156,7 @@ def find_workspace(
     current directory.
 
     Args:
-        location: A folder, or a URI such as ``s3://bucket/team``.
+        location: A folder, or a URI such as ``s3://bucket/team``; a workspace is returned as it is.
         create: Create the workspace if there is none.
         offline: Of a workspace in a bucket, use the local copy without the bucket if there is one.
             For processes of a job, which must not depend on the network.
@@ -164,6 +167,8 @@ def find_workspace(
         InputError: The workspace cannot be read or written; or none was named, and the nearest one
             belongs to another user or can be written by all.
     """
+    if isinstance(location, Workspace):
+        return location
     named = location or os.environ.get(ENVIRONMENT_VARIABLE)
     if named and not is_local(named):
         return _in_bucket(normalise(named), create=create, offline=offline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,32 @@ class Condition:
         if None not in numbers:
             return _COMPARISONS[self.comparison](*numbers)
         return _COMPARISONS[self.comparison](str(value), self.value)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Conditions that runs meet, and the value to sort them by."""
+
+    conditions: tuple[Condition, ...]
+    sort: str | None
+
+    @classmethod
+    def parse(cls, where: Iterable[str], sort: str | None) -> Query:
+        """Parse conditions such as ``loss < 1``, and take a value such as ``-accuracy``.
+
+        Raises:
+            SpecError: A text is not a condition.
+        """
+        return cls(tuple(map(Condition.parse, where)), sort)
+
+    def select(self, runs: Iterable[RunRecord]) -> list[RunRecord]:
+        """Return the runs that meet all conditions, sorted.
+
+        Raises:
+            SpecError: No run has the value to sort by.
+        """
+        found = [run for run in runs if all(each.holds(run) for each in self.conditions)]
+        return found if self.sort is None else sort_runs(found, self.sort)
 
 
 def value_of(run: RunRecord, key: str) -> Any:

@@ -78,7 +78,7 @@ def train(  # noqa: PLR0913 - the public function: all but one are optional
         JobError: The job failed for another reason.
         Interrupted: The job was stopped, or the user pressed Ctrl-C.
     """
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    found = find_workspace(workspace)
     asked = _Asked(entry, data, params, args, quantize_aware, manifest)
     plan = None
     if manifest is not None:

@@ -9,7 +9,7 @@ from timonel.arguments import checked
 from timonel.storage import Workspace, find_workspace
 from timonel.tracking import list_runs as list_records
 from timonel.tracking import read_run as read_record
-from timonel.tracking.queries import Condition, sort_runs
+from timonel.tracking.queries import Query
 from timonel.training.handles import Run
 from timonel.training.outcomes import with_outcomes
 
@@ -36,11 +36,10 @@ def list_runs(
         NotFoundError: There is no workspace.
         SpecError: A condition cannot be parsed, or no run has the value to sort by.
     """
-    conditions = [Condition.parse(each) for each in where]
-    place = _existing(workspace)
+    query = Query.parse(where, sort)
+    place = find_workspace(workspace, create=False)
     records = with_outcomes(place, list_records(place, kind))
-    found = [each for each in records if all(condition.holds(each) for condition in conditions)]
-    return [Run(each.id, place) for each in (found if sort is None else sort_runs(found, sort))]
+    return [Run(each.id, place) for each in query.select(records)]
 
 
 @checked()
@@ -63,11 +62,5 @@ def read_run(
         FormatError: A newer release wrote the record.
         CorruptError: The record cannot be read.
     """
-    place = _existing(workspace)
+    place = find_workspace(workspace, create=False)
     return Run(read_record(place, ref, kind).id, place)
-
-
-def _existing(workspace: Workspace | str | os.PathLike[str] | None) -> Workspace:
-    if isinstance(workspace, Workspace):
-        return workspace
-    return find_workspace(workspace, create=False)

@@ -87,7 +87,7 @@ def tune(  # noqa: PLR0913 - the public function: all but three are optional
         UserCodeError: The first trials failed.
         Interrupted: The study was stopped; `resume` continues it.
     """
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    found = find_workspace(workspace)
     given = with_defaults(TuneOptions, options)
     settings = StudySettings(
         id=uuid.uuid4().hex,
@@ -136,7 +136,7 @@ def resume(
         SpecError: Another process runs it, or its script or data are not here.
         Interrupted: The study was stopped again.
     """
-    found = workspace if isinstance(workspace, Workspace) else find_workspace(workspace)
+    found = find_workspace(workspace)
     study = open_study(found, name)
     settings = study.settings
     if trials is not None:

@@ -69,10 +69,10 @@ def list_(
     from timonel.cli.render import runs as render
     from timonel.cli.render.output import console, print_json
     from timonel.tracking import list_runs
-    from timonel.tracking.queries import Condition, sort_runs
+    from timonel.tracking.queries import Query
     from timonel.training.outcomes import with_outcomes
 
-    conditions = [Condition.parse(each) for each in where or ()]
+    query = Query.parse(where or (), sort)
     earliest = _parse_since(since)
     workspace = GlobalOptions.of(ctx).find()
     every = with_outcomes(workspace, list_runs(workspace))
@@ -85,10 +85,8 @@ def list_(
         and (name is None or fnmatch.fnmatchcase(run.name or "", name))
         and (model is None or _made(models.get(run.id, ()), model))
         and (earliest is None or run.started_at >= earliest)
-        and all(condition.holds(run) for condition in conditions)
     ]
-    if sort is not None:
-        found = sort_runs(found, sort)
+    found = query.select(found)
     shown = found[:limit] if limit > 0 else found
     if json:
         print_json({"runs": [render.run_json(run) for run in shown]})
