@@ -90,7 +90,7 @@ def _fits(value: Any, expected: Any) -> bool:
     if origin in {Union, types.UnionType}:
         fits = any(_fits(value, each) for each in inner)
     elif origin is Literal:
-        fits = isinstance(value, str) and value in inner
+        fits = any(type(value) is type(each) and value == each for each in inner)
     elif origin in {tuple, Sequence}:
         fits = isinstance(value, tuple | list) and all(_fits(each, inner[0]) for each in value)
         fits &= origin is Sequence or (fits and len(value) == len(inner))

@@ -99,14 +99,14 @@ def publish(model, folder, dice):
         reference={
             "keys": [f"row-{number}" for number in range(len(rows))],
             "sources": rows,
-            "scores": np.asarray(model(transform(columns), training=False)),
+            "outputs": {"scores": np.asarray(model(transform(columns), training=False))},
         },
     )
     request = CheckRequest(
         saved_model=saved_model_of(folder / "export"),
         reference=folder / "export" / "reference.jsonl",
         input_kind="table",
-        output="scores",
+        outputs=("scores",),
     )
     examples = reference_of(folder / "export", export)
     check = compare(examples, answer(request), labels)
