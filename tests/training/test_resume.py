@@ -138,7 +138,7 @@ def test_another_machine_goes_on_from_the_copies(resumed: Resumed, copies: str) 
 @pytest.mark.soak
 def test_a_loss_that_is_no_number(resumed: Resumed) -> None:
     run = resumed.start(2, "--nan-at", "9", stop_on_nan=True)
-    with pytest.raises(UserCodeError, match=r"NaN at epoch 2, step \d"):
+    with pytest.raises(UserCodeError, match=r"NaN or infinite at epoch 2, step \d"):
         run.wait()
     status = run.job.status()
     assert (status.cause, status.restarts) == (FailureCause.USER_ERROR, 0)

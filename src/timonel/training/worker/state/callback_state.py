@@ -57,7 +57,9 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the state of each callback, in order, and what cannot be saved, as text."""
     states, others = [], []
     for callback in callbacks:
-        state, missing = python_state.capture(callback, _NOT_STATE)
+        # Keras turns the sign of this option in the first epoch that a process ends.
+        options = {"min_delta"} if hasattr(callback, "monitor_op") else set()
+        state, missing = python_state.capture(callback, _NOT_STATE | options)
         states.append({"class": _class_of(callback), "state": state})
         if missing:
             ours = _names_of_keras(type(callback))
