@@ -51,7 +51,7 @@ def test_two_workers_with_everything(
     # 96 rows in batches of 16 are 6 a pass: 18 batches, 9 updates.
     assert found["chief-0"]["updates"] == 9
     log = log_of(run)
-    assert "8 per replica, 16 in total; 2 batches make up one update of 32" in log
+    assert "8 per replica, 16 in total; each update uses 2 batches, 32 rows" in log
     assert "multiplied by 2 (linear, 2 replicas) and warms up over 2 updates" in log
     # The callback halves the script's own rate after the second epoch and the third: what updates
     # are made with is twice that.
