@@ -63,6 +63,10 @@ def number(value):
     return float(tf.convert_to_tensor(value))
 
 
+def remaining(made):
+    return made
+
+
 class Noisy(L.Layer):
     def call(self, x):
         for noise in NOISES:
@@ -230,6 +234,11 @@ class Inner(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         self.histories.append(fit(inner, f"inner {epoch}", 1)[1])
+
+
+# A job that resumes within the last epoch makes no callbacks for the inner fits before it.
+def remaining(made):
+    return made[:1] + made[-1:]
 
 
 calls = Inner()

@@ -177,7 +177,7 @@ STATE["python"] = lambda: [
         sorted(each.counts.items()), each.total.tolist(), each.numpy.random(),
         each.python.random(), each.old.random_sample(),
     ]
-    for each in Python.made
+    for each in remaining(Python.made)
 ]
 """,
     "protocol": """
@@ -206,7 +206,7 @@ class Own(keras.callbacks.Callback):
 
 
 CALLBACKS.append(Own)
-STATE["own"] = lambda: [each.count for each in Own.made]
+STATE["own"] = lambda: [each.count for each in remaining(Own.made)]
 """,
     "global_generators": """
 gust = variable(1.0, "gust")
