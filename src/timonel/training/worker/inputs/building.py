@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from timonel.errors import TimonelError
 from timonel.models.keras_model import is_without_call
-from timonel.training.worker.inputs.fit_data import is_dataset
+from timonel.training.worker.inputs.fit_data import data_spec, is_dataset
 from timonel.training.worker.private import hidden_state
 
 
@@ -37,7 +37,11 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     if is_without_call(model):
         return
     if not (model.built and model.variables):
-        model(_first_rows(keras, data))
+        if is_dataset(data):
+            # As in training. Reading a row would begin a pass, and change the order of the next.
+            tf.function(model).get_concrete_function(data_spec(data))
+        else:
+            model(_first_rows(keras, data))
     if is_dataset(data):
         hidden_state.build_metrics(keras, model, data.element_spec)
 
@@ -79,9 +83,6 @@ def _mean(strategy: Any, variable: Any) -> Any:
 
 
 def _first_rows(keras: Any, data: Any) -> Any:
-    if is_dataset(data):
-        batch = next(iter(data.take(1)))
-        return batch[0] if isinstance(batch, tuple) else batch
     if hasattr(data, "__next__"):
         raise TimonelError(
             "cannot resume: the model takes its shapes from the data, which is a generator",
