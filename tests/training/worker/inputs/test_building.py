@@ -1,4 +1,4 @@
-"""Building an unbuilt model before a resume reads no row of a pipeline, whose order it would move."""
+"""Building a model before a resume reads no row of a pipeline, whose order it would move."""
 
 from __future__ import annotations
 
