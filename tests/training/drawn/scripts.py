@@ -89,6 +89,8 @@ class Draw:
     @property
     def refusal(self) -> str | None:
         """Part of the message with which the job is refused; None if it runs."""
+        if self.keras == "tf_keras" and self.model == "stateful" and self.mode != "one":
+            return "Stateful RNNs (created with `stateful=True`) are not yet supported with"
         if (self.mode, self.keras) == ("devices", "tf_keras") and "metric" in self.states:
             return "SyncOnReadVariable does not support `assign_add` in cross-replica context"
         if self.mode not in _SERVED:

@@ -68,8 +68,8 @@ def trace(
         candidates = states_of(model)
         assigned = _assigned(*traced_for(candidates))
         states = [state for state in candidates if id(state.variable) in assigned]
+        ps_variables.leave_out_unused_loss(model, assigned)
         traced, _ = traced_for(states)
-    ps_variables.leave_out_unused_loss(model, assigned)
     refuse_python(traced.function.graph)
     refuse_writes(traced.function.graph, {id(ps_variables.raw(v)): v for v in model.variables})
     return traced
