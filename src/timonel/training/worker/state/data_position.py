@@ -46,7 +46,7 @@ class Feed:
     def seek_validation(self, position: Mapping[str, Any] | None, *, within: bool) -> None:
         """Restore the position in the validation data; a broken-off pass begins again."""
         if self.validation is not None and position:
-            self.validation.seek_end({"pass": position["pass"] - within})
+            self.validation.seek_end({**position, "pass": position["pass"] - within})
 
     def seek_end(self, position: Mapping[str, Any]) -> None:
         """Restore what a finished call has left for another on the same data."""

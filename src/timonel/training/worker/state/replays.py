@@ -2,7 +2,8 @@
 
 A shuffle without a fixed order draws a seed for each pass over the data. So the feed counts passes,
 draws as many seeds again, and skips the completed steps of the interrupted pass. Passes are counted
-inside the pipeline, at their first element: Keras creates iterators that it never reads.
+inside the pipeline, at their first element: Keras creates iterators that it never reads. Those draw
+a seed, too, and are counted apart.
 
 A pass need not be read to draw its seed, unless a ``repeat`` or ``cache`` is in the pipeline.
 """
@@ -49,13 +50,14 @@ class ReplayFeed(Feed):
         self._memory = memory = tf_data.memory_of(dataset)
         self._keeps_pass = keeps_pass
         self._passes = 0
+        self._unread = 0
         self._skip = 0
-        self._pass: tuple[int, int] | None = None
+        self._pass: tuple[int, int, int] | None = None
         keeps_state = memory.shuffles or memory.streams or memory.must_be_read
         self._counts = wraps or bool(keeps_state)
         can_draw = not keeps_pass and not memory.must_be_read
         # Keras 3 begins another pass after each epoch, which it never reads.
-        self._unread = int(looks_ahead and can_draw and bool(tf_data.size_of(dataset)))
+        self._after_epoch = int(looks_ahead and can_draw and bool(tf_data.size_of(dataset)))
         self._begins_epoch = True
         self.dataset = self._wrapped() if self._counts else dataset
         self.note = "the tf.data pipeline is gone through again, in its own order"
@@ -79,46 +81,50 @@ class ReplayFeed(Feed):
         super().step_begins(trained)
         if self._begins_epoch and not self._counts:
             # No state is kept between passes: they need no numbers.
-            self._pass = 1, trained
+            self._pass = 1, 0, trained
         self._begins_epoch = False
 
     def steps_end(self) -> None:
         """Count later reads as validation."""
-        if self._armed is not None and self._counts and self._unread:
+        if self._armed is not None and self._counts and self._after_epoch:
             iter(self._inner)
+            self._unread += 1
         super().steps_end()
 
     def position(self, trained: int) -> dict[str, Any]:
-        """Return number and step of the current pass."""
+        """Return number and step of the current pass, and how many unread ones came before."""
         if self._pass is not None:
-            number, begun = self._pass
-            return {"pass": number, "step": trained - begun}
+            number, unread, begun = self._pass
+            return {"pass": number, "unread": unread, "step": trained - begun}
         if self._keeps_pass:
-            return {"pass": self._passes + 1, "step": self._skip}
-        return {"pass": self._passes, "step": 0}
+            return {"pass": self._passes + 1, "unread": 0, "step": self._skip}
+        return {"pass": self._passes, "unread": self._unread, "step": 0}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
         """Draw earlier passes' seeds, and resume at the saved step."""
         del trained
         if not position:
             return 0
-        step, number = position["step"], position["pass"]
+        step, further = position["step"], 0
         size = tf_data.size_of(self._inner)
         if not within and not self._keeps_pass:
-            step, number = 0, number + 1
+            step, further = 0, 1
         elif size and step >= size:
-            step, number = step % size, number + step // size
+            step, further = step % size, step // size
+        unread = position["unread"] + further * self._after_epoch
         # Keras may have read a batch ahead in this process too, as in the one before.
-        self._go_through(number - 1 - self._passes)
-        self._passes, self._skip = number - 1, step
+        self._go_through(position["pass"] - 1 + further, unread)
+        self._skip = step
         return int(step)
 
     def seek_end(self, position: Mapping[str, Any]) -> None:
         """Draw the seeds of all passes of a finished call."""
-        self._go_through(position["pass"] - self._passes)
+        self._go_through(position["pass"], position["unread"] + self._after_epoch)
 
-    def _go_through(self, passes: int) -> None:
+    def _go_through(self, until: int, unread: int) -> None:
+        """Make as many passes as had been made, read and unread ones."""
         begun = time.monotonic()
+        passes, others = until - self._passes, unread - self._unread
         # An endless pass was never left: Keras has only read the first of its elements.
         endless = tf_data.is_endless(self._inner)
         if self._memory.must_be_read:
@@ -126,10 +132,11 @@ class ReplayFeed(Feed):
                 for _ in self._inner.take(1) if endless else self._inner:
                     pass
         else:
-            for _ in range(passes * (1 + self._unread)):
+            for _ in range(passes + others):
                 iter(self._inner)
             for stream in self._memory.streams:
                 stream.seek(stream.epoch + passes)
+        self._passes, self._unread = until, unread
         took_s = time.monotonic() - begun
         if took_s > 1:
             logger.info("%d passes over the data were gone through in %.1f s", passes, took_s)
@@ -152,7 +159,7 @@ class ReplayFeed(Feed):
         self._passes += 1
         skipped, self._skip = self._skip, 0
         if self._armed is not None:
-            self._pass = self._passes, self._armed - skipped
+            self._pass = self._passes, self._unread, self._armed - skipped
         return np.int64(skipped)
 
 
