@@ -50,6 +50,11 @@ class Stepping(keras.Model):
         self.tracker.update_state(value)
         return {"loss": self.tracker.result()}
 
+    def test_step(self, data):
+        x, y = data
+        self.tracker.update_state(tf.reduce_mean(squares(y, self(x))))
+        return {"loss": self.tracker.result()}
+
 
 DROPS = (L.Dropout,)
 
@@ -94,6 +99,10 @@ class Gan(keras.Model):
         self.g_loss.update_state(value)
         return {each.name: each.result() for each in self.metrics}
 
+    def test_step(self, data):
+        x, y = data
+        return {"real": tf.reduce_mean(squares(y, self.d(x)))}
+
     def step(self, optimizer, tape, value, weights):
         optimizer.apply_gradients(zip(tape.gradient(value, weights), weights))
 
@@ -127,6 +136,10 @@ class Online(keras.Model):
         weights = self.q.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(value, weights), weights))
         return {"loss": value}
+
+    def test_step(self, data):
+        x, y = data
+        return {"loss": tf.reduce_mean(squares(y, self(x)))}
 
 
 class Follow(keras.callbacks.Callback):
@@ -164,6 +177,10 @@ class Two(keras.Model):
             weights = part.trainable_variables
             optimizer.apply_gradients(zip(tape.gradient(value, weights), weights))
         return {"loss": value}
+
+    def test_step(self, data):
+        x, y = data
+        return {"loss": tf.reduce_mean(squares(y, self(x)))}
 
 
 def model():
