@@ -22,7 +22,7 @@ from tests.endpoints.harness import (
     versions_of,
 )
 from tests.waiting import until
-from timonel.cli.render.endpoints import endpoint_entry
+from timonel.cli.render.endpoints import ENDPOINT
 from timonel.endpoints import Endpoint, list_endpoints
 from timonel.endpoints.control.service import SERVICE
 from timonel.endpoints.gateway.process import runtime_dir
@@ -209,7 +209,7 @@ def test_an_unreadable_endpoint_affects_no_other(endpoints: Endpoints, endpoint:
         made = endpoints.deploy("digits/2", name="other")
         assert versions_of([predict(made)]) == {"2": 1}
         made.delete()
-        entries = [endpoint_entry(each) for each in list_endpoints(endpoints.workspace)]
+        entries = [ENDPOINT.entry(each) for each in list_endpoints(endpoints.workspace)]
         states = {entry["name"]: entry["state"] for entry in entries}
         assert states == {"broken": "unreadable", "digits": "ready"}
     finally:

@@ -25,39 +25,15 @@ DATASET = typer.Argument(
 @app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List datasets made by runs of this workspace."""
-    from timonel.cli.render.output import clock, console, iso, print_json
-    from timonel.cli.render.tables import table
+    from timonel.cli.render.datasets import DATASET_MADE
     from timonel.tracking import list_runs
 
     runs = list_runs(GlobalOptions.of(ctx).find(), kind="convert")
     made = {
         item.uri: (run, item) for run in reversed(runs) for item in run.outputs
     }  # the latest run that wrote to a URI counts
-    if json:
-        print_json(
-            {
-                "datasets": [
-                    {
-                        "name": item.name,
-                        "uri": item.uri,
-                        "digest": item.digest,
-                        "records": item.metadata.get("records"),
-                        "created_at": iso(run.started_at),
-                        "run": run.id,
-                    }
-                    for run, item in made.values()
-                ]
-            }
-        )
-        return
-    if not made:
-        typer.echo("No datasets. Create one with 'timonel convert SOURCE DESTINATION'.")
-        return
-    rows = [
-        (item.label, item.metadata.get("records"), item.short_digest, clock(run.started_at), uri)
-        for uri, (run, item) in made.items()
-    ]
-    console().print(table(("NAME", "RECORDS", "DIGEST", "CREATED", "PATH"), rows, wide=4))
+    empty = "No datasets. Create one with 'timonel convert SOURCE DESTINATION'."
+    DATASET_MADE.print_list("datasets", made.values(), empty, json=json)
 
 
 @app.command(cls=StyledCommand)

@@ -76,7 +76,7 @@ def deploy(
         **given,
     )
     if json:
-        print_json(render.endpoint_json(endpoint))
+        print_json(render.ENDPOINT.json(endpoint))
         return
     spec, out = endpoint.spec, console()
     revision = endpoint.revision

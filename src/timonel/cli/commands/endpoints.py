@@ -32,17 +32,12 @@ Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the cha
 @app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List the endpoints of the workspace."""
-    from timonel.cli.render import endpoints as render
-    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.endpoints import ENDPOINT
     from timonel.endpoints import list_endpoints
 
     found = list_endpoints(GlobalOptions.of(ctx).find())
-    if json:
-        print_json({"endpoints": [render.endpoint_entry(each) for each in found]})
-    elif found:
-        console().print(render.endpoint_list(found))
-    else:
-        typer.echo("No endpoints. Make one with 'timonel deploy MODEL'.")
+    empty = "No endpoints. Make one with 'timonel deploy MODEL'."
+    ENDPOINT.print_list("endpoints", found, empty, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -53,7 +48,7 @@ def show(ctx: typer.Context, endpoint: EndpointRef, json: Json = False) -> None:
 
     found = _open(ctx, endpoint)
     if json:
-        print_json(render.endpoint_json(found, whole=True))
+        print_json(render.ENDPOINT.json(found, is_detailed=True))
     else:
         console().print(render.endpoint_page(found))
 

@@ -85,7 +85,7 @@ def export(
             progress=steps,
         )
     if json:
-        print_json(render.version_json(version))
+        print_json(render.VERSION.json(version))
         return
     if settings.quiet:
         typer.echo(f"{version.name}/{version.number}")

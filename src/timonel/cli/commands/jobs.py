@@ -37,21 +37,16 @@ def list_(
     json: Json = False,
 ) -> None:
     """List the jobs of the workspace, newest first."""
-    from timonel.cli.render import jobs as render
-    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.jobs import JOB
     from timonel.training.jobs import list_jobs
 
     options = GlobalOptions.of(ctx)
     workspace = options.find(offline=True)
     found = list_jobs(workspace)
     shown = found[:limit] if limit > 0 else found
-    if json:
-        print_json({"jobs": [render.job_json(job) for job in shown]})
-    elif shown:
-        console().print(render.job_list(shown))
-    else:
-        place = "" if options.workspace else f" in {workspace.uri}"
-        typer.echo(f"No jobs{place}. Start one with 'timonel train SCRIPT'.")
+    place = "" if options.workspace else f" in {workspace.uri}"
+    empty = f"No jobs{place}. Start one with 'timonel train SCRIPT'."
+    JOB.print_list("jobs", shown, empty, json=json)
     if any(job.machine for job in shown):
         options.remarks(stderr=True).print(
             "jobs of other machines: as read from the bucket by the last 'timonel runs'",
@@ -62,7 +57,7 @@ def list_(
 @app.command(cls=StyledCommand)
 def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     """Show a job: state, settings and tasks."""
-    from timonel.cli.render import jobs as render
+    from timonel.cli.render.jobs import JOB, job_page
     from timonel.cli.render.output import console, print_json
     from timonel.cli.render.runs import pace_json, paces_of
     from timonel.training.display import progress_lines
@@ -72,10 +67,10 @@ def show(ctx: typer.Context, job: JobRef = "last", json: Json = False) -> None:
     status = find_job(workspace, job).status()
     events = _run_events(workspace, status.job_id)
     if json:
-        print_json({**render.job_json(status), **pace_json(paces_of(events))})
+        print_json(JOB.json(status) | pace_json(paces_of(events)))
         return
     out = console()
-    out.print(render.job_page(status, progress_lines(status, events, out.width)))
+    out.print(job_page(status, progress_lines(status, events, out.width)))
 
 
 @app.command(cls=StyledCommand)
@@ -198,10 +193,10 @@ def _wait_for_end(job: Job) -> None:
 
 
 def _print_json(status: JobStatus) -> None:
-    from timonel.cli.render import jobs as render
+    from timonel.cli.render.jobs import JOB
     from timonel.cli.render.output import print_json
 
-    print_json(render.job_json(status))
+    print_json(JOB.json(status))
 
 
 def _run_events(workspace: Workspace, job_id: str) -> list[dict[str, Any]]:

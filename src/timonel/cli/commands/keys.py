@@ -76,8 +76,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List keys and their rights."""
-    from timonel.cli.render.output import clock, console, iso, print_json
-    from timonel.cli.render.tables import table
+    from timonel.cli.render.keys import KEY
     from timonel.serving.auth.keys import read_entries
 
     try:
@@ -86,36 +85,8 @@ def list_(
         if file is not None:
             raise
         entries = ()
-    if json:
-        print_json(
-            {
-                "keys": [
-                    {
-                        "id": entry.id,
-                        "name": entry.name,
-                        "right": entry.right.value,
-                        "created_at": iso(entry.created),
-                        "expires_at": iso(entry.expires),
-                    }
-                    for entry in entries
-                ]
-            }
-        )
-        return
-    if not entries:
-        typer.echo("No keys. Create one with 'timonel keys create NAME'.")
-        return
-    rows = [
-        (
-            entry.id,
-            entry.name,
-            entry.right.value,
-            clock(entry.created),
-            clock(entry.expires) if entry.is_valid(time.time()) else "expired",
-        )
-        for entry in entries
-    ]
-    console().print(table(("ID", "NAME", "RIGHT", "CREATED", "EXPIRES"), rows, wide=1))
+    empty = "No keys. Create one with 'timonel keys create NAME'."
+    KEY.print_list("keys", entries, empty, json=json)
 
 
 @app.command(cls=StyledCommand)

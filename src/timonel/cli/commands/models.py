@@ -36,20 +36,15 @@ def list_(
     json: Json = False,
 ) -> None:
     """List the versions of all models, or of one."""
-    from timonel.cli.render import models as render
-    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.models import VERSION
 
     repository = _repository(ctx)
     if name is not None:
         repository.get(name)
     names = [name] if name is not None else repository.names()
     found = [version for each in names for version in repository.versions(each)]
-    if json:
-        print_json({"models": [render.version_json(version) for version in found]})
-    elif found:
-        console().print(render.version_list(found))
-    else:
-        typer.echo("No models. Publish one with 'timonel export --name NAME'.")
+    empty = "No models. Publish one with 'timonel export --name NAME'."
+    VERSION.print_list("models", found, empty, json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -97,7 +92,7 @@ def add(
     if failure is not None:
         settings.remarks(stderr=json).print(f"unchecked: {failure}", style="yellow", soft_wrap=True)
     if json:
-        print_json(render.version_json(version))
+        print_json(render.VERSION.json(version))
         return
     console().print(render.version_page(version))
     option = f" --allow-python {name}" if version.is_python else ""

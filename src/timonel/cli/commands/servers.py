@@ -28,38 +28,12 @@ def list_(
     json: Json = False,
 ) -> None:
     """List running servers."""
-    from timonel.cli.render.output import clock, console, iso, print_json
-    from timonel.cli.render.tables import table
+    from timonel.cli.render.servers import SERVER
     from timonel.serving.server_records import running_servers
 
     found = running_servers(GlobalOptions.of(ctx).find().servers)
-    if json:
-        print_json(
-            {
-                "servers": [
-                    {
-                        "pid": server.pid,
-                        "models": list(server.models),
-                        "rest_url": server.rest_url,
-                        "grpc_address": server.grpc_address,
-                        "started_at": iso(server.started),
-                        "log": server.log,
-                        "replica": server.replica,
-                    }
-                    for server in found
-                ]
-            }
-        )
-        return
-    if not found:
-        typer.echo("No servers are running. Start one with 'timonel serve MODEL'.")
-        return
-    heads = ("PID", "MODELS", "REST", "GRPC", "SINCE", "REPLICA")
-    rows = [
-        (s.pid, ", ".join(s.models), s.rest_url, s.grpc_address, clock(s.started), s.replica)
-        for s in found
-    ]
-    console().print(table(heads, rows, wide=1))
+    empty = "No servers are running. Start one with 'timonel serve MODEL'."
+    SERVER.print_list("servers", found, empty, json=json)
 
 
 @app.command(cls=StyledCommand)

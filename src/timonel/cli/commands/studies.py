@@ -24,17 +24,11 @@ StudyRef = Annotated[
 @app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List the studies of the workspace, newest first."""
-    from timonel.cli.render import studies as render
-    from timonel.cli.render.output import console, print_json
+    from timonel.cli.render.studies import STUDY, StudyItem
     from timonel.tuning.studies import list_studies
 
-    found = list_studies(GlobalOptions.of(ctx).find())
-    if json:
-        print_json({"studies": render.list_json(found)})
-    elif found:
-        console().print(render.study_list(found))
-    else:
-        typer.echo("no studies yet: 'timonel tune' starts one")
+    found = map(StudyItem, list_studies(GlobalOptions.of(ctx).find()))
+    STUDY.print_list("studies", found, "no studies yet: 'timonel tune' starts one", json=json)
 
 
 @app.command(cls=StyledCommand)
@@ -57,7 +51,7 @@ def show(
     if plot is not None:
         found.plot(plot)
     if json:
-        print_json(render.study_json(found))
+        print_json(render.STUDY.json(render.StudyItem(found)))
     elif plot is not None:
         typer.echo(f"{plot} shows the study {found.name}")
     else:
@@ -131,14 +125,14 @@ def export(
     json: Json = False,
 ) -> None:
     """Publish the model of the best trial as the next version of a name."""
-    from timonel.cli.render.models import version_json
+    from timonel.cli.render.models import VERSION
     from timonel.cli.render.output import print_json
     from timonel.tuning.studies import open_study
 
     found = open_study(GlobalOptions.of(ctx).find(), study)
     version = found.best_run.export(name)
     if json:
-        print_json(version_json(version))
+        print_json(VERSION.json(version))
         return
     typer.echo(f"{version} is the model of {found.best_run.id}")
 

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, table
+from timonel.cli.render.view import MOMENT, Field, View
 
 if TYPE_CHECKING:
     from timonel.data import Dataset, DatasetSummary
@@ -38,3 +39,20 @@ def dataset_page(report: DatasetSummary) -> RenderableType:
 def dataset_json(dataset: Dataset) -> dict[str, Any]:
     """Return a dataset as JSON: its manifest and URI."""
     return {"uri": dataset.uri, **dataset.manifest.model_dump(mode="json", by_alias=True)}
+
+
+# Of pairs of a run, and the dataset that it made.
+DATASET_MADE = View(
+    Field("name", get=lambda made: made[1].name, column="NAME", shown=lambda made: made[1].label),
+    Field("records", get=lambda made: made[1].metadata.get("records"), column="RECORDS"),
+    Field(
+        "digest",
+        get=lambda made: made[1].digest,
+        column="DIGEST",
+        shown=lambda made: made[1].short_digest,
+    ),
+    Field("created_at", MOMENT, lambda made: made[0].started_at, column="CREATED"),
+    Field("uri", get=lambda made: made[1].uri, column="PATH"),
+    Field("run", get=lambda made: made[0].id),
+    wide="PATH",
+)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
@@ -10,17 +10,15 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, status, table
-from timonel.errors import TimonelError
+from timonel.cli.render.view import DOCUMENT, STATUS, WORDS, Field, Kind, View
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.table import Table
 
     from timonel.endpoints import Endpoint
     from timonel.endpoints.folder import EndpointStatus, Revision
 
 _SHOWN_REVISIONS = 10
-_UNREADABLE = "unreadable"
 _NO_PAGE = "none while the control plane is away"
 
 
@@ -34,60 +32,9 @@ def printer_of_messages(remarks: Console) -> Callable[[EndpointStatus], None]:
     return show
 
 
-def endpoint_list(endpoints: Iterable[Endpoint]) -> Table:
-    """Return a table of endpoints."""
-    heads = ("ENDPOINT", "STATE", "ADDRESS", "TRAFFIC", "REPLICAS", "REVISION", "REASON")
-    return table(heads, [_row(each) for each in endpoints], wide=6)
-
-
-def _row(endpoint: Endpoint) -> tuple[Any, ...]:
-    try:
-        return (
-            endpoint.name,
-            status(endpoint.state),
-            endpoint.url,
-            _shares(endpoint),
-            _replicas(endpoint),
-            endpoint.revision.number,
-            endpoint.status.message or "",
-        )
-    except TimonelError as error:
-        return (endpoint.name, status(_UNREADABLE), None, None, None, None, str(error))
-
-
-def endpoint_entry(endpoint: Endpoint) -> dict[str, Any]:
-    """Return an endpoint as JSON; the error of one whose documents are unreadable."""
-    try:
-        return endpoint_json(endpoint)
-    except TimonelError as error:
-        return {"name": endpoint.name, "state": _UNREADABLE, "message": str(error)}
-
-
 def endpoint_page(endpoint: Endpoint) -> RenderableType:
     """Return a page about an endpoint: facts, versions, replicas, revisions."""
-    spec, now = endpoint.spec, endpoint.status
-    scaling = spec.scaling
-    most = scaling.max_replicas or "any"
-    facts = {
-        "endpoint": endpoint.name,
-        "state": status(endpoint.state),
-        "model": spec.model,
-        "REST": f"{endpoint.url}/v1/models/{spec.model_name}",
-        "gRPC": endpoint.url.partition("://")[2],
-        **({"page": endpoint.page_url or _NO_PAGE} if endpoint.is_local else {}),
-        "revision": f"{endpoint.revision.number} ({endpoint.revision.cause})",
-        "replicas": f"{scaling.min_replicas} to {most}, {scaling.goal}",
-    }
-    if (outside := endpoint.outside) is not None:
-        facts["host"] = outside.host + (f" ({outside.message})" if outside.message else "")
-    if now.message:
-        facts["reason"] = now.message
-    if now.routed and now.routed != endpoint.revision.number:
-        facts["traffic"] = f"that of revision {now.routed}"
-    if spec.follow is not None:
-        facts["follows"] = f"{spec.model_name}@{spec.follow}"
-    if spec.traffic.rules:
-        facts["rules"] = ", ".join(spec.traffic.rules)
+    now = endpoint.status
     percent = endpoint.routed.spec.traffic.percent if endpoint.routed else {}
     versions: list[tuple[Any, ...]] = [
         (
@@ -107,7 +54,7 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
         for service in endpoint.services.values()
         for replica in service.replicas
     ]  # fmt: skip
-    parts: list[RenderableType] = [pairs(facts)]
+    parts: list[RenderableType] = [pairs(ENDPOINT.facts(endpoint))]
     if versions:
         heads = ("VERSION", "TRAFFIC", "READY", "CONCURRENCY", "REQUESTS/S", "WAITING", "REASON")
         parts += [Text(), table(heads, versions, wide=6)]
@@ -120,37 +67,6 @@ def endpoint_page(endpoint: Endpoint) -> RenderableType:
     ]
     parts += [Text(), table(("REVISION", "MADE", "BY"), revisions, wide=2)]
     return Group(*parts)
-
-
-def endpoint_json(endpoint: Endpoint, *, whole: bool = False) -> dict[str, Any]:
-    """Return an endpoint as JSON; with its revisions and replicas if ``whole``."""
-    spec, now = endpoint.spec, endpoint.status
-    found: dict[str, Any] = {
-        "name": endpoint.name,
-        "state": endpoint.state,
-        "url": endpoint.url,
-        "host": None if (outside := endpoint.outside) is None else outside.host,
-        "page_url": endpoint.page_url,
-        "model": spec.model,
-        "model_name": spec.model_name,
-        "revision": endpoint.revision.number,
-        "routed_revision": now.routed,
-        "follow": spec.follow,
-        "traffic": {str(version): share for version, share in spec.traffic.percent.items()},
-        "message": now.message,
-        "versions": {
-            str(version): each.model_dump(mode="json") for version, each in now.versions.items()
-        },
-    }
-    if whole:
-        found["spec"] = spec.model_dump(mode="json")
-        found["replicas"] = [
-            {"version": version, **replica.model_dump(mode="json")}
-            for version, service in endpoint.services.items()
-            for replica in service.replicas
-        ]
-        found["revisions"] = [revision_json(each) for each in endpoint.revisions]
-    return found
 
 
 def revision_json(revision: Revision) -> dict[str, Any]:
@@ -172,3 +88,84 @@ def _shares(endpoint: Endpoint) -> str:
 def _replicas(endpoint: Endpoint) -> str:
     versions = endpoint.status.versions.values()
     return f"{sum(each.ready for each in versions)}/{sum(each.desired for each in versions)}"
+
+
+def _bounds(endpoint: Endpoint) -> str:
+    scaling = endpoint.spec.scaling
+    return f"{scaling.min_replicas} to {scaling.max_replicas or 'any'}, {scaling.goal}"
+
+
+def _host(endpoint: Endpoint) -> str | None:
+    if (outside := endpoint.outside) is None:
+        return None
+    return outside.host + (f" ({outside.message})" if outside.message else "")
+
+
+def _page(endpoint: Endpoint) -> str | None:
+    return (endpoint.page_url or _NO_PAGE) if endpoint.is_local else None
+
+
+def _delayed(endpoint: Endpoint) -> str | None:
+    routed = endpoint.status.routed
+    is_late = routed and routed != endpoint.revision.number
+    return f"that of revision {routed}" if is_late else None
+
+
+def _replica_documents(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return [
+        {"version": version, **replica.model_dump(mode="json")}
+        for version, service in endpoint.services.items()
+        for replica in service.replicas
+    ]
+
+
+_BY_VERSION = Kind(
+    json=lambda versions: {str(n): each.model_dump(mode="json") for n, each in versions.items()}
+)
+ENDPOINT = View(
+    Field("name", column="ENDPOINT", line="endpoint"),
+    Field("state", STATUS, column="STATE", line="state"),
+    Field("url", column="ADDRESS"),
+    Field(column="TRAFFIC", shown=_shares),
+    Field(column="REPLICAS", shown=_replicas),
+    Field("model", get=lambda found: found.spec.model, line="model"),
+    Field("model_name", get=lambda found: found.spec.model_name),
+    Field(line="REST", get=lambda found: f"{found.url}/v1/models/{found.spec.model_name}"),
+    Field(line="gRPC", get=lambda found: found.url.partition("://")[2]),
+    Field("page_url", line="page", shown=_page),
+    Field("revision", get=lambda found: found.revision.number, column="REVISION"),
+    Field(line="revision", shown=lambda found: f"{found.revision.number} ({found.revision.cause})"),
+    Field("routed_revision", get=lambda found: found.status.routed),
+    Field(line="replicas", shown=_bounds),
+    Field("host", get=lambda found: found.outside and found.outside.host, line="host", shown=_host),
+    Field(
+        "message",
+        get=lambda found: found.status.message,
+        column="REASON",
+        line="reason",
+        shown=lambda found: found.status.message or "",
+    ),
+    Field(
+        "traffic",
+        get=lambda found: {str(n): share for n, share in found.spec.traffic.percent.items()},
+        line="traffic",
+        shown=_delayed,
+    ),
+    Field(
+        "follow",
+        get=lambda found: found.spec.follow,
+        line="follows",
+        shown=lambda e: e.spec.follow and f"{e.spec.model_name}@{e.spec.follow}",
+    ),
+    Field(line="rules", kind=WORDS, get=lambda found: found.spec.traffic.rules),
+    Field("versions", _BY_VERSION, lambda found: found.status.versions),
+    Field("spec", DOCUMENT, is_detail=True),
+    Field("replicas", get=_replica_documents, is_detail=True),
+    Field(
+        "revisions",
+        get=lambda found: [revision_json(each) for each in found.revisions],
+        is_detail=True,
+    ),
+    wide="REASON",
+    unreadable="unreadable",
+)

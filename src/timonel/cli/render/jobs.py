@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, status, table
-from timonel.units import format_seconds
+from timonel.cli.render.view import DOCUMENTS, MOMENT, SECONDS, STATUS, Field, Kind, View
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus, RoleSize, TaskStatus
-
-
-def job_list(jobs: Sequence[JobStatus]) -> Table:
-    """Render jobs as a table, in the given order.
-
-    The column MACHINE is left out if all are jobs of this machine.
-    """
-    several = any(job.machine is not None for job in jobs)
-    rows = [
-        (
-            job.job_id,
-            status(job.state.value),
-            "-" if job.machine is not None else len(job.tasks),
-            job.restarts,
-            format_seconds(duration_s(job)),
-            *((job.machine or "this one",) if several else ()),
-            job.message or "",
-        )
-        for job in jobs
-    ]
-    machine = ("MACHINE",) if several else ()
-    names = ("JOB", "STATE", "TASKS", "RESTARTS", "TIME", *machine, "REASON")
-    return table(names, rows, wide=len(names) - 1)
 
 
 def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
@@ -48,16 +23,7 @@ def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
         job: The job.
         training: Lines on the current state of the training.
     """
-    facts = {
-        "created": clock(job.created_at),
-        "took": format_seconds(duration_s(job)),
-        "generation": job.generation,
-        "restarts": job.restarts,
-        "cause": job.cause.value if job.cause else None,
-        "reason": job.message,
-        "failed task": job.failed_task,
-        **{f"{size.role} tasks": sizes(size) for size in job.sizes},
-    }
+    facts = JOB.facts(job) | {f"{size.role} tasks": sizes(size) for size in job.sizes}
     rows = [
         (
             task.task_id,
@@ -72,30 +38,10 @@ def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
     ]
     return Group(
         Text.assemble((job.job_id, "bold"), "  ", status(job.state.value)),
-        pairs({name: value for name, value in facts.items() if value is not None}),
+        pairs(facts),
         *((Text(), *training, Text()) if training else ()),
         table(("TASK", "STATE", "ATTEMPT", "PID", "ADDRESS", "EXIT", "REASON"), rows, wide=6),
     )
-
-
-def job_json(job: JobStatus) -> dict[str, Any]:
-    """Return a job as JSON."""
-    return {
-        "id": job.job_id,
-        "state": job.state.value,
-        "machine": job.machine,
-        "created_at": iso(job.created_at),
-        "started_at": iso(job.started_at),
-        "ended_at": iso(job.ended_at),
-        "duration_s": round(duration_s(job), 3),
-        "generation": job.generation,
-        "restarts": job.restarts,
-        "cause": job.cause.value if job.cause else None,
-        "message": job.message,
-        "failed_task": job.failed_task,
-        "sizes": [size.model_dump(mode="json") for size in job.sizes],
-        "tasks": [{"id": t.task_id, **t.model_dump(mode="json")} for t in job.tasks],
-    }
 
 
 def sizes(size: RoleSize) -> str:
@@ -114,3 +60,29 @@ def ending(task: TaskStatus) -> str | None:
     if task.signal is not None:
         return f"signal {task.signal}"
     return None if task.exit_code is None else str(task.exit_code)
+
+
+_TASKS = Kind(
+    json=lambda tasks: [{"id": each.task_id, **each.model_dump(mode="json")} for each in tasks]
+)
+_VALUE = Kind(lambda found: found.value, lambda found: found.value)
+JOB = View(
+    Field("id", get=lambda job: job.job_id, column="JOB"),
+    Field("state", _VALUE),
+    Field(column="STATE", kind=STATUS, get=lambda job: job.state.value),
+    Field("created_at", MOMENT, line="created"),
+    Field("started_at", MOMENT),
+    Field("ended_at", MOMENT),
+    Field(
+        "tasks", _TASKS, column="TASKS", shown=lambda job: None if job.machine else len(job.tasks)
+    ),
+    Field("generation", line="generation"),
+    Field("restarts", column="RESTARTS", line="restarts"),
+    Field("duration_s", SECONDS, get=duration_s, column="TIME", line="took"),
+    Field("machine", column="MACHINE", is_optional=True),
+    Field("cause", _VALUE, line="cause"),
+    Field("message", column="REASON", line="reason", shown=lambda job: job.message or ""),
+    Field("failed_task", line="failed task"),
+    Field("sizes", DOCUMENTS),
+    wide="REASON",
+)

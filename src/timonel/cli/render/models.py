@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timonel.cli.render.output import clock, iso
-from timonel.cli.render.tables import pairs, status, table
+from timonel.cli.render.output import clock
+from timonel.cli.render.tables import pairs, table
+from timonel.cli.render.view import BYTES, DOCUMENT, MOMENT, STATUS, WORDS, Field, View
 from timonel.errors import TimonelError
 from timonel.styles import number
-from timonel.units import format_bytes
 
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
@@ -22,24 +22,6 @@ if TYPE_CHECKING:
     from timonel.storage.aliases import AliasChange
 
 _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
-
-
-def version_list(versions: Sequence[ModelVersion]) -> Table:
-    """Render versions as a table."""
-    rows = [
-        (
-            version.name,
-            version.number,
-            ", ".join(version.aliases) or None,
-            clock(version.document.created_at) if version.document else None,
-            _accuracy(version.check),
-            status(version.check.status) if version.check else None,
-            version.run_id,
-        )
-        for version in versions
-    ]
-    heads = ("MODEL", "VERSION", "ALIASES", "CREATED", "ACCURACY", "CHECK", "RUN")
-    return table(heads, rows, wide=6)
 
 
 def alias_history(changes: Sequence[AliasChange]) -> Table:
@@ -65,7 +47,7 @@ def version_page(version: ModelVersion, uri: str | None = None) -> RenderableTyp
         version: The version.
         uri: Its location; by default its folder on this machine.
     """
-    facts = {"path": uri or version.uri, **_facts(version)}
+    facts = VERSION.facts(version) | {"path": uri or version.uri}
     parts: list[RenderableType] = [Text(str(version), style="bold"), pairs(facts)]
     for name, signature in version.signatures.items():
         parts += [
@@ -90,24 +72,6 @@ def check_line(check: CheckResult) -> Text:
     return Text.assemble((check.status, _CHECK_STYLES[check.status]), f"  {check.message}")
 
 
-def version_json(version: ModelVersion) -> dict[str, Any]:
-    """Return a version as JSON, for listings."""
-    document = version.document
-    return {
-        "name": version.name,
-        "version": version.number,
-        "aliases": list(version.aliases),
-        "path": version.uri,
-        "created_at": iso(document.created_at) if document else None,
-        "digest": document.digest if document else None,
-        "size_bytes": document.export.size_bytes if document else None,
-        "labels": list(version.labels) if version.labels else None,
-        "run": version.run_id,
-        "check": version.check.model_dump(mode="json") if version.check else None,
-        "comparison": version.comparison.model_dump(mode="json") if version.comparison else None,
-    }
-
-
 def _runtime(version: ModelVersion) -> str | None:
     """Return a version's measured runtime choice, or None if not measured."""
     from timonel.models.runtime_choice import read_evidence
@@ -117,27 +81,6 @@ def _runtime(version: ModelVersion) -> str | None:
     except TimonelError:
         return None
     return f"{found.runtime} ({found.reason})"
-
-
-def _facts(version: ModelVersion) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "aliases": ", ".join(version.aliases) or None,
-        "run": version.run_id,
-        "runtime": _runtime(version),
-    }
-    if version.document is not None:
-        export = version.document.export
-        facts |= {
-            "created": clock(version.document.created_at),
-            "model": f"{export.model.name}, {export.model.parameters:,} parameters",
-            "size": format_bytes(export.size_bytes),
-            "inputs": export.preparation.input_kind,
-            "labels": ", ".join(export.labels) if export.labels else None,
-            "digest": version.document.digest,
-        }
-        facts["notes"] = "\n".join(export.notes) or None
-        facts["comparison"] = _comparison(version.comparison)
-    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _comparison(found: Comparison | None) -> str | None:
@@ -188,3 +131,43 @@ def _rows(evidence: Evidence, ways: Sequence[Choice]) -> Iterator[tuple[Any, ...
     for signature, batch, callers in dict.fromkeys(key[:3] for key in times):
         found = (times.get((signature, batch, callers, way)) for way in ways)
         yield signature, batch, callers, *(None if t is None else f"{t:.3g}" for t in found)
+
+
+def _of_export(get: Callable[[Any], Any]) -> Callable[[ModelVersion], Any]:
+    """Return what reads a fact of a version's export, if there is one."""
+    return lambda version: get(version.document.export) if version.document else None
+
+
+def _of_document(get: Callable[[Any], Any]) -> Callable[[ModelVersion], Any]:
+    return lambda version: get(version.document) if version.document else None
+
+
+VERSION = View(
+    Field("name", column="MODEL"),
+    Field("version", get=lambda version: version.number, column="VERSION"),
+    Field("path", get=lambda version: version.uri, line="path"),
+    Field("aliases", WORDS, column="ALIASES", line="aliases"),
+    Field(
+        "created_at",
+        MOMENT,
+        _of_document(lambda document: document.created_at),
+        column="CREATED",
+        line="created",
+    ),
+    Field(column="ACCURACY", shown=lambda version: _accuracy(version.check)),
+    Field(column="CHECK", kind=STATUS, get=lambda version: version.check and version.check.status),
+    Field("run", get=lambda version: version.run_id, column="RUN", line="run"),
+    Field(line="runtime", shown=_runtime),
+    Field(
+        line="model",
+        get=_of_export(lambda made: f"{made.model.name}, {made.model.parameters:,} parameters"),
+    ),
+    Field("size_bytes", BYTES, _of_export(lambda made: made.size_bytes), line="size"),
+    Field(line="inputs", get=_of_export(lambda made: made.preparation.input_kind)),
+    Field("labels", WORDS, lambda version: version.labels or None, line="labels"),
+    Field("digest", get=_of_document(lambda document: document.digest), line="digest"),
+    Field(line="notes", get=_of_export(lambda made: "\n".join(made.notes) or None)),
+    Field("check", DOCUMENT),
+    Field("comparison", DOCUMENT, line="comparison", shown=lambda v: _comparison(v.comparison)),
+    wide="RUN",
+)

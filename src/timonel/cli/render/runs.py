@@ -10,11 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, printable, sparkline, status, table
+from timonel.cli.render.view import DOCUMENTS, MOMENT, SECONDS, STATUS, Field, Kind, View
 from timonel.styles import number
 from timonel.tracking.pace import Paces, format_ms
-from timonel.units import format_seconds
 
 if TYPE_CHECKING:
     from timonel.tracking import Artifact, RunRecord
@@ -33,19 +32,9 @@ def run_list(
         models: The model versions made from each run, by run id.
         width: Width of the terminal in columns; times are left out if it is narrow.
     """
-    columns = {
-        "RUN": [run.id for run in runs],
-        "NAME": [run.name or _dim(run.script) for run in runs],
-        "STATUS": [status(run.status) for run in runs],
-        "STARTED": [clock(run.started_at)[:-3] for run in runs],
-        "TIME": [_time(run) for run in runs],
-        "MODEL": [", ".join(models.get(run.id, ())) or None for run in runs],
-        "RESULT": [result(run) for run in runs],
-    }
-    if width < _WIDE:
-        del columns["STARTED"], columns["TIME"]
-    rows = zip(*columns.values(), strict=True)
-    return table(tuple(columns), rows, wide=len(columns) - 1)
+    model = Field(column="MODEL", shown=lambda run: ", ".join(models.get(run.id, ())) or None)
+    view = View(*RUN.fields[:-1], model, RUN.fields[-1], wide="RESULT")
+    return view.table(runs, without=("STARTED", "TIME") if width < _WIDE else ())
 
 
 def comparison(runs: Sequence[RunRecord]) -> RenderableType:
@@ -54,8 +43,7 @@ def comparison(runs: Sequence[RunRecord]) -> RenderableType:
     facts = [
         *([("id", *(run.id for run in runs))] if any(run.name for run in runs) else []),
         ("status", *(status(run.status) for run in runs)),
-        ("started", *(clock(run.started_at)[:-3] for run in runs)),
-        ("took", *(_time(run) for run in runs)),
+        *((name, *(RUN.facts(run)[name] for run in runs)) for name in ("started", "took")),
     ]
     parts: list[RenderableType] = [table(("", *ids), facts)]
     params = [(name, *values) for name, values in _differing(runs).items()]
@@ -109,7 +97,7 @@ def run_page(run: RunRecord) -> RenderableType:
     """Render one run in full."""
     parts: list[RenderableType] = [
         Text.assemble((run.id, "bold"), "  ", status(run.status)),
-        pairs(_facts(run)),
+        pairs(RUN.facts(run)),
     ]
     if run.params:
         parts += [_title("Parameters"), pairs(run.params)]
@@ -129,55 +117,8 @@ def run_json(run: RunRecord, *, full: bool = False) -> dict[str, Any]:
 
     ``full`` adds all values of all metrics, and each task's speed.
     """
-    value: dict[str, Any] = {
-        "id": run.id,
-        "kind": run.kind,
-        "name": run.name,
-        "status": run.status,
-        "message": run.message,
-        "cause": run.cause,
-        "started_at": iso(run.started_at),
-        "ended_at": iso(run.ended_at),
-        "duration_s": round(run.duration_s, 3),
-        "restarts": run.restarts,
-        "job_id": run.job_id,
-        "params": run.params,
-        "metrics": {name: _json_number(value) for name, value in run.metrics.items()},
-        "inputs": [item.model_dump(mode="json") for item in run.inputs],
-        "outputs": [item.model_dump(mode="json") for item in run.outputs],
-        "folder": str(run.folder),
-    }
-    if full:
-        value["command"] = list(run.header.command)
-        value["environment"] = run.header.environment
-        value["git"] = run.header.git
-        value |= pace_json(paces_of(run.events()))
-        value["devices"] = run.devices
-        value["series"] = {
-            name: [
-                {"t": p.t, "step": p.step, "epoch": p.epoch, "value": _json_number(p.value)}
-                for p in points
-            ]
-            for name, points in run.series.items()
-        }
-    return value
-
-
-def _facts(run: RunRecord) -> dict[str, Any]:
-    git = run.header.git or {}
-    facts = {
-        "name": run.name,
-        "started": clock(run.started_at),
-        "took": _time(run),
-        "restarts": run.restarts or None,
-        "reason": run.message,
-        "job": run.job_id,
-        "devices": _devices(run.devices),
-        "command": " ".join(run.header.command) or None,
-        "git commit": git.get("commit"),
-        "record": run.folder,
-    }
-    return {name: value for name, value in facts.items() if value is not None}
+    pace = pace_json(paces_of(run.events())) if full else {}
+    return RUN.json(run, is_detailed=full) | pace
 
 
 def _devices(found: Mapping[str, Any]) -> str | None:
@@ -219,16 +160,8 @@ def _artifacts(items: Sequence[Artifact]) -> Table:
     return table(("TYPE", "NAME", "DIGEST", "WHERE"), rows, wide=3)
 
 
-def _dim(text: str | None) -> Text | None:
-    return None if text is None else printable(text, "dim")
-
-
 def _title(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
-
-
-def _time(run: RunRecord) -> str:
-    return format_seconds(run.duration_s)
 
 
 def _json_number(value: float) -> float | str:
@@ -275,3 +208,55 @@ def pace_json(paces: Paces) -> dict[str, Any]:
         ],
         "slowest": paces.slowest.task if paces.slowest else None,
     }
+
+
+def _heading(run: RunRecord) -> Any:
+    """Return a run's name, or else its script, dim."""
+    return run.name or (None if run.script is None else printable(run.script, "dim"))
+
+
+_METRICS = Kind(json=lambda found: {name: _json_number(value) for name, value in found.items()})
+_SERIES = Kind(
+    json=lambda series: {
+        name: [{**vars(point), "value": _json_number(point.value)} for point in points]
+        for name, points in series.items()
+    }
+)
+RUN = View(
+    Field("id", column="RUN"),
+    Field("kind"),
+    Field("name", line="name"),
+    Field(column="NAME", shown=_heading),
+    Field("status", STATUS, column="STATUS"),
+    Field("started_at", MOMENT, column="STARTED", line="started"),
+    Field("ended_at", MOMENT),
+    Field("duration_s", SECONDS, column="TIME", line="took"),
+    Field("restarts", line="restarts", shown=lambda run: run.restarts or None),
+    Field("message", line="reason"),
+    Field("cause"),
+    Field("job_id", line="job"),
+    Field("params"),
+    Field("metrics", _METRICS),
+    Field("inputs", DOCUMENTS),
+    Field("outputs", DOCUMENTS),
+    Field("devices", line="devices", shown=lambda run: _devices(run.devices), is_detail=True),
+    Field(
+        "command",
+        get=lambda run: list(run.header.command),
+        line="command",
+        shown=lambda run: " ".join(run.header.command) or None,
+        is_detail=True,
+    ),
+    Field("environment", get=lambda run: run.header.environment, is_detail=True),
+    Field(
+        "git",
+        get=lambda run: run.header.git,
+        line="git commit",
+        shown=lambda run: (run.header.git or {}).get("commit"),
+        is_detail=True,
+    ),
+    Field("series", _SERIES, is_detail=True),
+    Field("folder", get=lambda run: str(run.folder), line="record"),
+    Field(column="RESULT", shown=result),
+    wide="RESULT",
+)

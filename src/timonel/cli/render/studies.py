@@ -3,81 +3,65 @@
 from __future__ import annotations
 
 import collections
-import logging
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.text import Text
 
-from timonel.cli.render.output import clock, iso
+from timonel.cli.render.output import iso
 from timonel.cli.render.study_view import params_text
 from timonel.cli.render.tables import pairs, sparkline, status, table
-from timonel.errors import TimonelError
+from timonel.cli.render.view import MOMENT, STATUS, Field, View
 from timonel.styles import number
 from timonel.tuning.records import best_of
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
     from timonel.tuning.records import TrialRecord
     from timonel.tuning.study import Study
 
-_logger = logging.getLogger(__name__)
 
+class StudyItem:
+    """A study whose trials are read once."""
 
-def study_list(studies: Iterable[Study]) -> Table:
-    """Return a table of studies."""
-    rows = []
-    for study in studies:
-        settings = study.settings
-        state, ended, value = "unreachable", "-", None
-        try:
-            trials = study.trials
-        except TimonelError as error:  # of a database that is down, for example
-            _logger.warning("%s: %s", study.name, error)
-        else:
-            state = _study_status(study, trials)
-            ended = str(sum(trial.status != "running" for trial in trials))
-            best = best_of(trials, settings.objectives)
-            value = best[0].values[0] if best else None
-        rows.append(
-            (
-                study.name,
-                status(state),
-                f"{ended}/{settings.trials}",
-                settings.objectives[0].metric,
-                value,
-                clock(settings.created_at),
-            )
-        )
-    return table(("STUDY", "STATUS", "TRIALS", "METRIC", "BEST", "STARTED"), rows)
+    def __init__(self, study: Study) -> None:
+        self.study, self.settings = study, study.settings
 
+    @functools.cached_property
+    def trials(self) -> list[TrialRecord]:
+        """All trials, oldest first."""
+        return self.study.trials
 
-def list_json(studies: Iterable[Study]) -> list[dict[str, Any]]:
-    """Return studies as JSON, without the trials of those that cannot be read."""
-    found = []
-    for study in studies:
-        try:
-            found.append(study_json(study))
-        except TimonelError as error:
-            found.append({"name": study.name, "running": study.is_running, "error": str(error)})
-    return found
+    @property
+    def best(self) -> list[TrialRecord]:
+        """The best trials."""
+        return best_of(self.trials, self.settings.objectives)
+
+    @property
+    def state(self) -> str:
+        """State in a word."""
+        if self.study.is_running:
+            return "running"
+        is_cut_off = any(trial.status == "running" for trial in self.trials)
+        return "interrupted" if is_cut_off else "ended"
+
+    @property
+    def progress(self) -> str:
+        """Ended and all trials."""
+        ended = sum(trial.status != "running" for trial in self.trials)
+        return f"{ended}/{self.settings.trials}"
 
 
 def study_page(study: Study) -> RenderableType:
     """Return a page about a study: facts, then trials with the best first."""
-    trials = study.trials
-    state = _study_status(study, trials)
-    study_runs = state == "running"
+    item = StudyItem(study)
+    trials, study_runs = item.trials, study.is_running
     metrics = [objective.metric for objective in study.settings.objectives]
-    facts = {
-        "study": study.name,
-        "status": state,
-        **study.facts(trials),
-    }
+    facts = STUDY.facts(item) | study.facts(trials)
     if priors := collections.Counter(prior.rpartition("/")[0] for prior in study.priors):
         facts["prior results"] = ", ".join(f"{n} of {name}" for name, n in priors.items())
     rows = [
@@ -115,21 +99,6 @@ def best_line(study: Study) -> str:
     )
 
 
-def study_json(study: Study) -> dict[str, Any]:
-    """Return a study as JSON."""
-    settings = study.settings
-    return {
-        "name": study.name,
-        "running": study.is_running,
-        "created_at": iso(settings.created_at),
-        "entry": settings.entry,
-        "objectives": [{"metric": o.metric, "goal": o.goal} for o in settings.objectives],
-        "algorithm": settings.options["algorithm"],
-        "best": [trial.number for trial in study.best_trials],
-        "trials": [trial_json(study, trial) for trial in study.trials],
-    }
-
-
 def trial_json(study: Study, trial: TrialRecord) -> dict[str, Any]:
     """Return a trial as JSON."""
     metrics = [objective.metric for objective in study.settings.objectives]
@@ -145,12 +114,6 @@ def trial_json(study: Study, trial: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _study_status(study: Study, trials: Iterable[TrialRecord]) -> str:
-    if study.is_running:
-        return "running"
-    return "interrupted" if any(trial.status == "running" for trial in trials) else "ended"
-
-
 def _reasons(trials: Iterable[TrialRecord]) -> dict[str, str]:
     """Return the reasons of failed and infeasible trials, by the numbers of their trials."""
     numbers = collections.defaultdict(list)
@@ -162,3 +125,25 @@ def _reasons(trials: Iterable[TrialRecord]) -> dict[str, str]:
 
 def _duration(trial: TrialRecord) -> str | None:
     return None if trial.ended_at is None else format_seconds(trial.ended_at - trial.started_at)
+
+
+STUDY = View(
+    Field("name", get=lambda item: item.study.name, column="STUDY", line="study"),
+    Field("state", STATUS, column="STATUS", line="status"),
+    Field("running", get=lambda item: item.study.is_running),
+    Field(column="TRIALS", shown=lambda item: item.progress),
+    Field(column="METRIC", shown=lambda item: item.settings.objectives[0].metric),
+    Field(column="BEST", shown=lambda item: item.best[0].values[0] if item.best else None),
+    Field("created_at", MOMENT, lambda item: item.settings.created_at, column="STARTED"),
+    Field("entry", get=lambda item: item.settings.entry),
+    Field(
+        "objectives",
+        get=lambda item: [{"metric": o.metric, "goal": o.goal} for o in item.settings.objectives],
+    ),
+    Field("algorithm", get=lambda item: item.settings.options["algorithm"]),
+    Field("best", get=lambda item: [trial.number for trial in item.best]),
+    Field("trials", get=lambda item: [trial_json(item.study, trial) for trial in item.trials]),
+    Field("message", get=lambda _: None, column="REASON", is_optional=True),
+    wide="STUDY",
+    unreadable="unreachable",
+)
