@@ -148,8 +148,6 @@ def plan(
     The commands are the provider's. Names follow its documentation, and are not verified there.
     Nothing is run.
     """
-    from dataclasses import asdict
-
     from timonel.cli.render.output import print_json
     from timonel.engines.kubernetes.node_pools import (
         PoolRequest,
@@ -165,7 +163,7 @@ def plan(
     request = PoolRequest(provider.value, parse_nodes(nodes), spot, name, cluster, location)
     pools = [*([gpu_pool(request, gpu)] if gpu else []), *([tpu_pool(request, tpu)] if tpu else [])]
     if json:
-        print_json({"pools": [asdict(pool) for pool in pools]})
+        print_json({"pools": pools})
         return
     typer.echo("\n".join(map(_script, pools)), nl=False)
 

@@ -54,7 +54,7 @@ def schema(
 
     found = schema_of(source, **parsed(options))
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(found)
     else:
         typer.echo(found.to_yaml(), nl=False)
 
@@ -89,7 +89,7 @@ def verify(ctx: typer.Context, dataset: Annotated[str, DATASET], json: Json = Fa
     with Counter(remarks, "verifying", "records") as progress:
         found = verify(dataset, progress=progress)
     if json:
-        print_json(render.verification_json(found))
+        print_json(found)
     else:
         console().print(render.verification_page(found))
     found.check()
@@ -191,7 +191,7 @@ def report(
     with Counter(remarks, "reading", "records") as progress:
         found = report(dataset, out, progress=progress)
     if json:
-        print_json(render.report_json(found))
+        print_json(found)
     else:
         console().print(render.report_lines(found))
 

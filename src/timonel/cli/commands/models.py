@@ -115,7 +115,7 @@ def check(
 
     result = check_version(_repository(ctx).resolve(model), data_root=data_root)
     if json:
-        print_json(result.model_dump(mode="json"))
+        print_json(result)
     else:
         console().print(render.check_line(result), soft_wrap=True)
     if result.status == "failed":
@@ -219,7 +219,7 @@ def optimize(
         steps(f"measuring runtimes for {version}")
         evidence = measure(version, samples)
     if json:
-        print_json(evidence.model_dump(mode="json"))
+        print_json(evidence)
     else:
         console().print(render.evidence_page(evidence))
 
@@ -252,14 +252,14 @@ def alias(
             change for change in repository.aliases(name).history() if alias in {None, change.alias}
         ]
         if json:
-            print_json({"history": [change.model_dump(mode="json") for change in shown]})
+            print_json({"history": shown})
         else:
             console().print(render.alias_history(shown))
         return
     number = int(version) if version is not None and version.isdecimal() else version
     change = repository.alias(name, alias, number)
     if json:
-        print_json(change.model_dump(mode="json"))
+        print_json(change)
         return
     now = "removed" if change.version is None else f"version {change.version}"
     before = "" if change.before in {None, change.version} else f", before {change.before}"

@@ -157,7 +157,7 @@ def _predict_batch(ctx: typer.Context, *, json: bool, **options: Any) -> None:
     with Counter(settings.remarks(stderr=json), "predicting", "rows") as progress:
         done = timonel.predict_batch(**options, workspace=settings.workspace, progress=progress)
     if json:
-        print_json(render.batch_json(done))
+        print_json(done)
     else:
         console().print(render.batch_page(done), soft_wrap=True)
 

@@ -30,18 +30,6 @@ def verification_page(found: Verification) -> RenderableType:
     return table(("FILE", "PROBLEM"), rows, wide=1)
 
 
-def verification_json(found: Verification) -> dict[str, Any]:
-    """Return a verification as JSON."""
-    problems = [{"file": each.file, "problem": each.text} for each in found.problems]
-    return {
-        "uri": found.uri,
-        "shards": found.shards,
-        "records": found.records,
-        "problem_count": found.problem_count,
-        "problems": problems,
-    }
-
-
 def inspection_page(found: Inspection) -> RenderableType:
     """Render records, after the features of all records of a TFRecord file."""
     parts: list[RenderableType] = []
@@ -109,17 +97,6 @@ def report_lines(found: Report) -> RenderableType:
     """Render the warnings of a report, and where it is."""
     warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
     return Group(*warnings, Text(f"{from_here(found.uri)}: {found.records:,} records"))
-
-
-def report_json(found: Report) -> dict[str, Any]:
-    """Return a report's findings as JSON."""
-    return {
-        "uri": found.uri,
-        "records": found.records,
-        "identical": found.identical,
-        "near_duplicates": found.near_duplicates,
-        "warnings": list(found.warnings),
-    }
 
 
 def comparison_page(found: Comparison) -> RenderableType:

@@ -5,6 +5,7 @@ Standard output carries results; progress and hints go there too, but not with `
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import sys
@@ -45,9 +46,17 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Escaping(stderr=stderr, highlight=False, width=width, quiet=quiet)
 
 
-def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Print ``value`` as indented JSON."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+def print_json(value: Any) -> None:
+    """Print ``value`` as indented JSON; dataclasses and documents are objects of their fields."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_encoded) + "\n")
+
+
+def _encoded(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def print_objects(objects: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

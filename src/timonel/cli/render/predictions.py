@@ -34,28 +34,8 @@ def predictions_page(predictions: Sequence[Prediction], *, top: int) -> Renderab
 
 def prediction_json(prediction: Prediction) -> dict[str, Any]:
     """Return a prediction as JSON."""
-    return {
-        "input": prediction.source,
-        "model": prediction.model,
-        "version": prediction.version,
-        "label": prediction.label,
-        "scores": dict(prediction.scores),
-        "value": prediction.value,
-        "outputs": dict(prediction.outputs),
-    }
-
-
-def batch_json(done: BatchPrediction) -> dict[str, Any]:
-    """Return the result of a batch prediction as JSON."""
-    return {
-        "out": str(done.out),
-        "model": done.model,
-        "version": done.version,
-        "rows": done.rows,
-        "failed": done.failed,
-        "errors": None if done.errors is None else str(done.errors),
-        "ignored": done.ignored,
-    }
+    fields = dict(vars(prediction))
+    return {"input": fields.pop("source"), **fields}
 
 
 def batch_page(done: BatchPrediction) -> RenderableType:

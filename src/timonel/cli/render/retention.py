@@ -51,16 +51,7 @@ def removed_json(removed: Removed) -> dict[str, Any]:
     return {
         "done": removed.done,
         "size_bytes": removed.size_bytes,
-        "deleted": [
-            {
-                "noun": each.noun,
-                "name": each.name,
-                "size_bytes": each.size_bytes,
-                "places": list(each.places),
-                "stays": each.stays,
-            }
-            for each in removed.deleted
-        ],
+        "deleted": removed.deleted,
         "kept": [
             {"noun": noun, "name": name, "reason": reason}
             for (noun, name), reason in removed.kept.items()
