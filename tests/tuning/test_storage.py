@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests.tuning.conftest import SCRIPT
 from tests.tuning.databases import MySQL, PostgreSQL, Server
-from timonel.cli.render.studies import STUDY, StudyItem
+from timonel.cli.render.studies import STUDY
 from timonel.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -162,13 +162,12 @@ def test_unreadable_studies_do_not_hide_the_others(
     assert {"readable", "down"} <= {each.name for each in found}
     assert "damaged" in caplog.text
     screen = Console(file=io.StringIO(), width=200)
-    items = [StudyItem(each) for each in found]
-    screen.print(STUDY.table(items))
+    screen.print(STUDY.table(found))
     rows = {line.split()[0]: line.split()[1:] for line in screen.file.getvalue().splitlines()}
     assert rows["readable"][:3] == ["ended", "1/1", "score"]
     assert rows["down"][0] == "unreachable"
     assert "refused" in " ".join(rows["down"])
-    (down,) = [each for each in map(STUDY.entry, items) if each["name"] == "down"]
+    (down,) = [each for each in map(STUDY.entry, found) if each["name"] == "down"]
     assert down["state"] == "unreachable"
     assert "refused" in down["message"]
 

@@ -25,15 +25,14 @@ DATASET = typer.Argument(
 @app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List datasets made by runs of this workspace."""
-    from timonel.cli.render.datasets import DATASET_MADE
+    from timonel.cli.render.datasets import CONVERTED, Converted
     from timonel.tracking import list_runs
 
     runs = list_runs(GlobalOptions.of(ctx).find(), kind="convert")
-    made = {
-        item.uri: (run, item) for run in reversed(runs) for item in run.outputs
-    }  # the latest run that wrote to a URI counts
+    # The latest run that wrote to a URI counts.
+    made = {item.uri: Converted(run, item) for run in reversed(runs) for item in run.outputs}
     empty = "No datasets. Create one with 'timonel convert SOURCE DESTINATION'."
-    DATASET_MADE.print_list("datasets", made.values(), empty, json=json)
+    CONVERTED.print_list("datasets", made.values(), empty, json=json)
 
 
 @app.command(cls=StyledCommand)

@@ -24,10 +24,10 @@ StudyRef = Annotated[
 @app.command("list", cls=StyledCommand)
 def list_(ctx: typer.Context, json: Json = False) -> None:
     """List the studies of the workspace, newest first."""
-    from timonel.cli.render.studies import STUDY, StudyItem
+    from timonel.cli.render.studies import STUDY
     from timonel.tuning.studies import list_studies
 
-    found = map(StudyItem, list_studies(GlobalOptions.of(ctx).find()))
+    found = list_studies(GlobalOptions.of(ctx).find())
     STUDY.print_list("studies", found, "no studies yet: 'timonel tune' starts one", json=json)
 
 
@@ -51,7 +51,7 @@ def show(
     if plot is not None:
         found.plot(plot)
     if json:
-        print_json(render.STUDY.json(render.StudyItem(found)))
+        print_json(render.STUDY.json(found))
     elif plot is not None:
         typer.echo(f"{plot} shows the study {found.name}")
     else:

@@ -169,7 +169,7 @@ def print_result(study: Study, remarks: Console, *, json: bool) -> None:
     from timonel.cli.render.output import console, print_json
 
     if json:
-        print_json(render.STUDY.json(render.StudyItem(study)))
+        print_json(render.STUDY.json(study))
     if not study.best_trials:
         raise JobError(
             f"no trial of the study {study.name} has succeeded",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,6 +12,7 @@ from timonel.cli.render.view import MOMENT, Field, View
 
 if TYPE_CHECKING:
     from timonel.data import Dataset, DatasetSummary
+    from timonel.tracking import Artifact, RunRecord
 
 _MOST_ROWS = 24
 
@@ -41,18 +42,29 @@ def dataset_json(dataset: Dataset) -> dict[str, Any]:
     return {"uri": dataset.uri, **dataset.manifest.model_dump(mode="json", by_alias=True)}
 
 
-# Of pairs of a run, and the dataset that it made.
-DATASET_MADE = View(
-    Field("name", get=lambda made: made[1].name, column="NAME", shown=lambda made: made[1].label),
-    Field("records", get=lambda made: made[1].metadata.get("records"), column="RECORDS"),
+class Converted(NamedTuple):
+    """A dataset, and the last run that wrote it."""
+
+    run: RunRecord
+    dataset: Artifact
+
+
+CONVERTED = View(
+    Field(
+        "name",
+        get=lambda item: item.dataset.name,
+        column="NAME",
+        shown=lambda item: item.dataset.label,
+    ),
+    Field("records", get=lambda item: item.dataset.metadata.get("records"), column="RECORDS"),
     Field(
         "digest",
-        get=lambda made: made[1].digest,
+        get=lambda item: item.dataset.digest,
         column="DIGEST",
-        shown=lambda made: made[1].short_digest,
+        shown=lambda item: item.dataset.short_digest,
     ),
-    Field("created_at", MOMENT, lambda made: made[0].started_at, column="CREATED"),
-    Field("uri", get=lambda made: made[1].uri, column="PATH"),
-    Field("run", get=lambda made: made[0].id),
+    Field("created_at", MOMENT, lambda item: item.run.started_at, column="CREATED"),
+    Field("uri", get=lambda item: item.dataset.uri, column="PATH"),
+    Field("run", get=lambda item: item.run.id),
     wide="PATH",
 )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, status, table
-from timonel.cli.render.view import DOCUMENT, STATUS, WORDS, Field, Kind, View
+from timonel.cli.render.view import STATUS, WORDS, Field, Kind, View
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -159,7 +159,7 @@ ENDPOINT = View(
     ),
     Field(line="rules", kind=WORDS, get=lambda found: found.spec.traffic.rules),
     Field("versions", _BY_VERSION, lambda found: found.status.versions),
-    Field("spec", DOCUMENT, is_detail=True),
+    Field("spec", is_detail=True),
     Field("replicas", get=_replica_documents, is_detail=True),
     Field(
         "revisions",

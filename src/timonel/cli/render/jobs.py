@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, status, table
-from timonel.cli.render.view import DOCUMENTS, MOMENT, SECONDS, STATUS, Field, Kind, View
+from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, Kind, View
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus, RoleSize, TaskStatus
@@ -83,6 +83,6 @@ JOB = View(
     Field("cause", _VALUE, line="cause"),
     Field("message", column="REASON", line="reason", shown=lambda job: job.message or ""),
     Field("failed_task", line="failed task"),
-    Field("sizes", DOCUMENTS),
+    Field("sizes"),
     wide="REASON",
 )

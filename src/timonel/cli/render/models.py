@@ -11,7 +11,7 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock
 from timonel.cli.render.tables import pairs, table
-from timonel.cli.render.view import BYTES, DOCUMENT, MOMENT, STATUS, WORDS, Field, View
+from timonel.cli.render.view import BYTES, MOMENT, STATUS, WORDS, Field, View
 from timonel.errors import TimonelError
 from timonel.styles import number
 
@@ -167,7 +167,7 @@ VERSION = View(
     Field("labels", WORDS, lambda version: version.labels or None, line="labels"),
     Field("digest", get=_of_document(lambda document: document.digest), line="digest"),
     Field(line="notes", get=_of_export(lambda made: "\n".join(made.notes) or None)),
-    Field("check", DOCUMENT),
-    Field("comparison", DOCUMENT, line="comparison", shown=lambda v: _comparison(v.comparison)),
+    Field("check"),
+    Field("comparison", line="comparison", shown=lambda v: _comparison(v.comparison)),
     wide="RUN",
 )

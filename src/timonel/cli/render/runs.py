@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, printable, sparkline, status, table
-from timonel.cli.render.view import DOCUMENTS, MOMENT, SECONDS, STATUS, Field, Kind, View
+from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, Kind, View
 from timonel.styles import number
 from timonel.tracking.pace import Paces, format_ms
 
@@ -237,8 +237,8 @@ RUN = View(
     Field("job_id", line="job"),
     Field("params"),
     Field("metrics", _METRICS),
-    Field("inputs", DOCUMENTS),
-    Field("outputs", DOCUMENTS),
+    Field("inputs"),
+    Field("outputs"),
     Field("devices", line="devices", shown=lambda run: _devices(run.devices), is_detail=True),
     Field(
         "command",

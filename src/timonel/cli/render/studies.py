@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -25,43 +24,11 @@ if TYPE_CHECKING:
     from timonel.tuning.study import Study
 
 
-class StudyItem:
-    """A study whose trials are read once."""
-
-    def __init__(self, study: Study) -> None:
-        self.study, self.settings = study, study.settings
-
-    @functools.cached_property
-    def trials(self) -> list[TrialRecord]:
-        """All trials, oldest first."""
-        return self.study.trials
-
-    @property
-    def best(self) -> list[TrialRecord]:
-        """The best trials."""
-        return best_of(self.trials, self.settings.objectives)
-
-    @property
-    def state(self) -> str:
-        """State in a word."""
-        if self.study.is_running:
-            return "running"
-        is_cut_off = any(trial.status == "running" for trial in self.trials)
-        return "interrupted" if is_cut_off else "ended"
-
-    @property
-    def progress(self) -> str:
-        """Ended and all trials."""
-        ended = sum(trial.status != "running" for trial in self.trials)
-        return f"{ended}/{self.settings.trials}"
-
-
 def study_page(study: Study) -> RenderableType:
     """Return a page about a study: facts, then trials with the best first."""
-    item = StudyItem(study)
-    trials, study_runs = item.trials, study.is_running
+    study_runs, trials = study.is_running, study.trials
     metrics = [objective.metric for objective in study.settings.objectives]
-    facts = STUDY.facts(item) | study.facts(trials)
+    facts = STUDY.facts(study) | study.facts(trials)
     if priors := collections.Counter(prior.rpartition("/")[0] for prior in study.priors):
         facts["prior results"] = ", ".join(f"{n} of {name}" for name, n in priors.items())
     rows = [
@@ -127,22 +94,37 @@ def _duration(trial: TrialRecord) -> str | None:
     return None if trial.ended_at is None else format_seconds(trial.ended_at - trial.started_at)
 
 
+def _state(study: Study) -> str:
+    if study.is_running:
+        return "running"
+    is_cut_off = any(trial.status == "running" for trial in study.trials)
+    return "interrupted" if is_cut_off else "ended"
+
+
+def _progress(study: Study) -> str:
+    return f"{sum(each.status != 'running' for each in study.trials)}/{study.settings.trials}"
+
+
+def _best(study: Study) -> list[TrialRecord]:
+    return best_of(study.trials, study.settings.objectives)
+
+
 STUDY = View(
-    Field("name", get=lambda item: item.study.name, column="STUDY", line="study"),
-    Field("state", STATUS, column="STATUS", line="status"),
-    Field("running", get=lambda item: item.study.is_running),
-    Field(column="TRIALS", shown=lambda item: item.progress),
-    Field(column="METRIC", shown=lambda item: item.settings.objectives[0].metric),
-    Field(column="BEST", shown=lambda item: item.best[0].values[0] if item.best else None),
-    Field("created_at", MOMENT, lambda item: item.settings.created_at, column="STARTED"),
-    Field("entry", get=lambda item: item.settings.entry),
+    Field("name", column="STUDY", line="study"),
+    Field("state", STATUS, _state, column="STATUS", line="status"),
+    Field("running", get=lambda study: study.is_running),
+    Field(column="TRIALS", shown=_progress),
+    Field(column="METRIC", shown=lambda study: study.settings.objectives[0].metric),
+    Field(column="BEST", shown=lambda study: _best(study)[0].values[0] if _best(study) else None),
+    Field("created_at", MOMENT, lambda study: study.settings.created_at, column="STARTED"),
+    Field("entry", get=lambda study: study.settings.entry),
     Field(
         "objectives",
-        get=lambda item: [{"metric": o.metric, "goal": o.goal} for o in item.settings.objectives],
+        get=lambda study: [{"metric": o.metric, "goal": o.goal} for o in study.settings.objectives],
     ),
-    Field("algorithm", get=lambda item: item.settings.options["algorithm"]),
-    Field("best", get=lambda item: [trial.number for trial in item.best]),
-    Field("trials", get=lambda item: [trial_json(item.study, trial) for trial in item.trials]),
+    Field("algorithm", get=lambda study: study.settings.options["algorithm"]),
+    Field("best", get=lambda study: [trial.number for trial in _best(study)]),
+    Field("trials", get=lambda study: [trial_json(study, trial) for trial in study.trials]),
     Field("message", get=lambda _: None, column="REASON", is_optional=True),
     wide="STUDY",
     unreadable="unreachable",

@@ -29,8 +29,6 @@ SECONDS = Kind(format_seconds, lambda value: round(value, 3))
 BYTES = Kind(format_bytes)
 STATUS = Kind(status)
 WORDS = Kind(lambda words: ", ".join(words) or None, list)
-DOCUMENT = Kind(json=lambda value: value.model_dump(mode="json"))
-DOCUMENTS = Kind(json=lambda values: [each.model_dump(mode="json") for each in values])
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,17 @@ class Field:
         return None if value is None else self.kind.json(value)
 
 
+class Once:
+    """An item each property of which is read once, from its documents for example."""
+
+    def __init__(self, item: Any) -> None:
+        self._item = item
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.__dict__[name] = getattr(self._item, name)
+        return value
+
+
 class View:
     """The properties of a noun, in order.
 
@@ -101,43 +110,41 @@ class View:
 
     def facts(self, item: Any) -> dict[str, Any]:
         """Return the lines of an item's page."""
-        found = {each.line: each.show(item) for each in self.fields if each.line}
+        once = Once(item)
+        found = {each.line: each.show(once) for each in self.fields if each.line}
         return {name: value for name, value in found.items() if value is not None and value != ""}
 
     def json(self, item: Any, *, is_detailed: bool = False) -> dict[str, Any]:
         """Return an item as JSON."""
+        found = Once(item)
         return {
-            each.key: each.json(item)
+            each.key: each.json(found)
             for each in self.fields
             if each.key and (is_detailed or not each.is_detail)
         }
 
-    def print_list(
-        self,
-        nouns: str,
-        items: Iterable[Any],
-        empty: str,
-        *,
-        json: bool,
-        without: Iterable[str] = (),
-    ) -> None:
+    def print_list(self, nouns: str, items: Iterable[Any], empty: str, *, json: bool) -> None:
         """Print items as a table or JSON, or the line ``empty`` if there are none."""
         found = list(items)
         if json:
             print_json({nouns: [self.entry(item) for item in found]})
         elif found:
-            console().print(self.table(found, without=without))
+            console().print(self.table(found))
         else:
             print(empty)
 
     def _row(self, item: Any, columns: list[Field]) -> list[Any]:
+        found = Once(item)
         try:
-            return [each.show(item) for each in columns]
+            return [each.show(found) for each in columns]
         except TimonelError as error:
             if not self._unreadable:
                 raise
             known = self._broken(item, error)
-            return [known.get(each.key) for each in columns]
+            shown = {
+                each.key: each.kind.show(known[each.key]) for each in columns if each.key in known
+            }
+            return [shown.get(each.key) for each in columns]
 
     def entry(self, item: Any) -> dict[str, Any]:
         """Return an item as JSON in a list, even if its documents cannot be read."""
