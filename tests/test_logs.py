@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 
 from rich.text import Text
 
 from timonel.cli.errors import print_error
-from timonel.cli.render.output import console
+from timonel.cli.render.output import console, print_json
 from timonel.logs import configure_logging, printable
 
 NAME = "a\x1b]0;owned\x07\x9b2Jb\r\u202e\udc80\n2026-01-01 INFO forged\té"
@@ -37,3 +38,11 @@ def test_consoles_and_errors_show_names_escaped(capsys):
     assert capsys.readouterr().out == "a\\x1b[2Jb\\x9bc \\x1b]0;t\n"
     print_error("no model a\x1b[2Jb")
     assert capsys.readouterr().err == "error: no model a\\x1b[2Jb\n"
+
+
+def test_json_shows_names_escaped(capsys):
+    print_json([NAME, "Ünïcode 日本 🎉"])
+    out = capsys.readouterr().out
+    assert json.loads(out) == [NAME, "Ünïcode 日本 🎉"]
+    assert printable(out) == out
+    assert "Ünïcode 日本 🎉" in out

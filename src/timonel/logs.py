@@ -6,7 +6,7 @@ import logging
 import re
 from typing import IO
 
-_UNPRINTABLE = re.compile(
+UNPRINTABLE = re.compile(
     # C0 and C1 controls except tab and line feed, direction overrides, lone surrogates
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -14,7 +14,7 @@ _UNPRINTABLE = re.compile(
 
 def printable(text: str) -> str:
     """Escape characters that control a terminal, except tabs and line feeds."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def configure_logging(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from timonel.logs import printable
+from timonel.logs import UNPRINTABLE, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -48,7 +48,9 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
 def print_json(value: Any) -> None:
     """Print ``value`` as indented JSON; dataclasses and documents are objects of their fields."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_encoded) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_encoded)
+    # Without what controls a terminal.
+    sys.stdout.write(UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def _encoded(value: Any) -> Any:
