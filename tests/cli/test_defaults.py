@@ -141,6 +141,8 @@ def test_a_variable_goes_before_the_file(
         ('[serve]\nhost = "0.0.0.0"', "serve.host"),
         ("[deploy]\nno-tls = true", "deploy.no-tls"),
         ('[predict]\ntls-ca = "ca.pem"', "predict.tls-ca"),
+        ("[predict]\nallow-http = true", "predict.allow-http"),
+        ("[convert]\nallow-private = true", "convert.allow-private"),
         ("[image.build]\nplain-http = true", "image.build.plain-http"),
         ("[keys.create]\nadmin = true", "keys.create.admin"),
         ('[keys.revoke]\nfile = "decoy.json"', "keys.revoke.file"),

@@ -31,14 +31,14 @@ from timonel.errors import InputError, SpecError, did_you_mean
 CONFIG_NAME = "timonel.toml"
 PROTECTIVE = frozenset(
     """
-    allow-host allow-op allow-python allow-reload api-key-file api-keys batching beam
-    host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys no-jwt no-server-args
-    no-tls op-library plain-http request-log safe-loading tls-ca tls-cert tls-client-ca
-    tls-key trust-proxy yes
+    allow-host allow-http allow-op allow-private allow-python allow-reload api-key-file api-keys
+    batching beam host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys no-jwt
+    no-server-args no-tls op-library plain-http request-log safe-loading tls-ca tls-cert
+    tls-client-ca tls-key trust-proxy yes
     """.split()  # noqa: SIM905 - three dozen lines otherwise
 )
 """Options of any command that decide who may do what: what models may run, who is let in, whom the
-user trusts, and where requests are kept."""
+user trusts, which addresses are read, and where requests are kept."""
 PROTECTIVE_COMMANDS = ("keys", "cluster.rbac")
 """Commands whose options all decide it."""
 VARIABLES = {
