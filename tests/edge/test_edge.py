@@ -44,6 +44,12 @@ def test_images_to_litert(litert: Conversion) -> None:
     assert scores["scores"].argmax() == 0, "a bright image, as pixels from 0 to 255"
 
 
+def test_a_flatbuffer_finds_no_state_of_its_last_call() -> None:
+    model = LiteModel(Path(__file__).parents[1] / "fixtures" / "tflite" / "running_sum.tflite")
+    one = {"x": np.ones((1, 1, 1), np.float32)}
+    assert [model.call(one)["y"].item() for _ in range(3)] == [1] * 3
+
+
 def test_images_to_tensorflow_js(image_version: ModelVersion, tmp_path: Path) -> None:
     made = convert(image_version, tmp_path, format="tfjs", page=True)
     assert made.report.files == ("model.json", "group1-shard1of1.bin", "demo.html", "labels.txt")

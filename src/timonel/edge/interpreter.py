@@ -6,6 +6,7 @@ whose peak of memory is that of inference.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import sys
 import time
@@ -88,6 +89,10 @@ class LiteModel:
 
     def call(self, encoded: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         """Return the model's own outputs for its own inputs."""
+        # The state of an LSTM, for example, is that of the last call. Variables of signatures that
+        # are never called have no memory.
+        with contextlib.suppress(RuntimeError):
+            self._interpreter.reset_all_variables()
         outputs: dict[str, npt.NDArray[Any]] = self._runner(**encoded)
         return outputs
 

@@ -41,6 +41,13 @@ class TestContract(RuntimeContract):
         return folder
 
 
+def test_a_request_finds_no_state_of_others(folder):
+    (folder / "model.tflite").write_bytes((FIXTURES / "running_sum.tflite").read_bytes())
+    model = LiteRtRuntime().load(folder, RuntimeSettings(interpreters=1))
+    one = {"x": np.ones((1, 1, 1), np.float32)}
+    assert [model.run(name, one)["y"].item() for name in "bababb"] == [1] * 6
+
+
 def rewritten(change):
     """Return the fixture with its objects changed."""
     import flatbuffers

@@ -8,6 +8,7 @@ neither.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import struct
 from collections.abc import Mapping, Sequence
@@ -219,6 +220,7 @@ class _Interpreter:
         return {name: np.asarray(value) for name, value in values.items()}
 
     def _call(self, entry: _Entry, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
+        self._forget()
         if entry.key is not None:
             runner = self._runners.get(entry.key)
             if runner is None:
@@ -233,6 +235,18 @@ class _Interpreter:
             own.set_tensor(number, inputs[name])
         own.invoke()
         return {name: own.get_tensor(number) for name, number in entry.outputs.items()}
+
+    def _forget(self) -> None:
+        """Reset variables, such as the state of an LSTM: it is that of another client's request."""
+        try:
+            self._own.reset_all_variables()
+        except RuntimeError:
+            # Those of signatures that no request has called have no memory yet.
+            with contextlib.suppress(RuntimeError):
+                for key in self._own.get_signature_list():
+                    runner = self._own.get_signature_runner(key)
+                    self._own._interpreter.AllocateTensors(runner._subgraph_index)
+                self._own.reset_all_variables()
 
 
 def _metadata_in(content: bytes) -> list[tuple[str, Any]]:
