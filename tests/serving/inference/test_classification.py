@@ -61,6 +61,14 @@ def test_the_context_stands_before_each_example():
     assert refusal(lambda: serialized([], b"c")) == (Code.INVALID_ARGUMENT, "Input is empty.")
 
 
+def test_the_copies_of_a_context_have_a_limit(monkeypatch):
+    monkeypatch.setattr(classification, "MAX_CONTEXT_BYTES", 20)
+    assert len(serialized([b""] * 2, b"c" * 10)) == 2
+    code, message = refusal(lambda: serialized([b""] * 3, b"c" * 10))
+    assert code is Code.INVALID_ARGUMENT
+    assert message.startswith("The copies of the context for 3 examples have 30 bytes; the limit")
+
+
 def test_classes_have_labels_and_scores():
     model = Model(classes=LABELS, scores=SCORES)
     rows = classify(model, "", EXAMPLES)

@@ -15,7 +15,7 @@ from timonel.serving.batching.queue import Request
 from timonel.serving.batching.scheduled_model import ScheduledModel
 from timonel.serving.inference.flow import Codec, Flow, Run
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
-from timonel.serving.signature import Signature, TensorSpec
+from timonel.serving.signature import Signature, TensorSpec, string_array
 from timonel.serving.status import Code, NotStartedError, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
@@ -44,23 +44,26 @@ def failed(error):
     return request
 
 
+NUMBERS = np.ones(1, np.float32)
+
+
 class Twice(Codec[list]):
     """Runs the default signature some times."""
 
     entrypoint = "GRPC"
     api = "Predict"
 
-    def __init__(self, runs=1, size=0, timeout_s=None, model="m", rows=1):
+    def __init__(self, runs=1, size=0, timeout_s=None, model="m", x=NUMBERS):
         self.model = model
         self.size = size
-        self.rows = rows
+        self.x = x
         self.runs = runs
         self.asked_s = timeout_s
 
     def prepare(self, acquire):
         call = acquire(ModelSpec(self.model))
         self.timeout_s = self.asked_s
-        return [Run(call.signature(""), {"x": np.ones(self.rows, np.float32)})] * self.runs
+        return [Run(call.signature(""), {"x": self.x})] * self.runs
 
     def encode(self, call, outputs):
         return [(call.name, call.version), *(each["y"].tolist() for each in outputs)]
@@ -144,10 +147,13 @@ def test_a_request_that_can_never_be_computed_is_not_sent_to_another_server(rig)
     assert made.is_idle
 
 
-def test_arrays_count_that_are_larger_than_their_request(rig):
+@pytest.mark.parametrize(
+    "x", [np.ones(2**20, np.float32), string_array([b"x" * 2**21] * 2)], ids=["numbers", "strings"]
+)
+def test_arrays_count_that_are_larger_than_their_request(rig, x):
     made = rig(max_computing=3 * 2**20)
     with pytest.raises(StatusError, match="more than --max-receiving allows") as caught:
-        made.run(Twice(size=100, rows=2**20), [1])
+        made.run(Twice(size=100, x=x), [1])
     assert caught.value.code == Code.RESOURCE_EXHAUSTED
     assert made.flow.held == 0
     assert made.is_idle

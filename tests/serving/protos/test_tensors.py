@@ -169,11 +169,19 @@ def _many_strings(proto):
     proto.tensor_shape.dim.add(size=500_001)  # the last value would be repeated
 
 
+def _a_long_string_again_and_again(proto):
+    proto.Clear()
+    proto.dtype = types_pb2.DT_STRING
+    proto.string_val.append(b"x" * 2**20)
+    proto.tensor_shape.dim.add(size=9)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
         _torn,
         _many_strings,
+        _a_long_string_again_and_again,
         _negative,
         _unknown_rank,
         _odd_type,

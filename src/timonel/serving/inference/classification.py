@@ -23,6 +23,8 @@ from timonel.serving.signature import (
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
+MAX_CONTEXT_BYTES = 2**28
+"""Size limit of all copies of a context: each example of a request gets one."""
 Classes = list[list[tuple[str, float]]]
 """Labels and scores of each example; "" and 0 where the model does not return them."""
 
@@ -122,6 +124,11 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
     """
     if not examples:
         raise invalid_argument("Input is empty.")
+    if (size := len(context) * len(examples)) > MAX_CONTEXT_BYTES:
+        raise invalid_argument(
+            f"The copies of the context for {len(examples)} examples have {size} bytes; the limit "
+            f"is {MAX_CONTEXT_BYTES}. Send fewer examples in a request."
+        )
     return string_array([context + example for example in examples] if context else examples)
 
 

@@ -387,7 +387,7 @@ class Exchange(Generic[T]):
                 if not self._is_in_time(timeout_s):
                     return
         # Few bytes may make large arrays: unpacked, or a value that fills a tensor.
-        unfolded = sum([a.nbytes for run in runs for a in run.inputs.values()]) - self._held
+        unfolded = sum([_size_of(run.inputs) for run in runs]) - self._held
         if unfolded > AT_ONCE_BYTES and (refusal := self._hold(unfolded)):
             self._fail(refusal)
             return

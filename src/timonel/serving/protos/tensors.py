@@ -245,7 +245,8 @@ def _filled(flat: Array, size: int) -> Array:
     """Truncate the values to ``size``, or repeat the last one."""
     if len(flat) >= size:
         return flat[:size]
-    if size * flat.itemsize > MAX_REPEATED_BYTES:
+    width = len(flat[-1]) if flat.dtype == object and len(flat) else flat.itemsize
+    if size * max(width, flat.itemsize) > MAX_REPEATED_BYTES:
         raise ValueError("expected a value for each element of so large a tensor")
     if not len(flat):
         empty = np.zeros(size, flat.dtype)

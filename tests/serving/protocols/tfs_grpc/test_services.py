@@ -5,6 +5,7 @@ import pytest
 
 from tests.serving.protocols.tfs_grpc.conftest import Lengths, refusal, running
 from timonel.data.examples import encode_example
+from timonel.serving.protocols.tfs_grpc import services
 from timonel.serving.protos.messages import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -116,6 +117,20 @@ def _twice(request):
 
 def _a_double(request):
     request.inputs["x"].CopyFrom(to_proto(X.astype(np.float64)))
+
+
+def test_inputs_that_the_signature_lacks_are_not_decoded(served, monkeypatch):
+    decoded = []
+
+    def recorded(alias, proto):
+        decoded.append(alias)
+        return from_proto(alias, proto)
+
+    monkeypatch.setattr(services, "from_proto", recorded)
+    request = predict_request("strict", x=X, k=X, z=X)
+    code, message = refusal(served.Predict, request)
+    assert (code, message[:37]) == ("INVALID_ARGUMENT", "input size does not match signature: ")
+    assert decoded == []
 
 
 @pytest.mark.parametrize(

@@ -164,12 +164,9 @@ def _metadata(catalogue: Catalogue, request: Any) -> bytes:
 
 
 def _arrays(signature: Signature, tensors: Mapping[str, Any]) -> dict[str, Array]:
-    try:
-        return {alias: from_proto(alias, proto) for alias, proto in tensors.items()}
-    except StatusError:
-        # Report missing inputs before corrupt ones.
-        check_inputs(signature, tensors.keys())
-        raise
+    # Before decoding, as an input of a few bytes may make an array of MAX_REPEATED_BYTES.
+    check_inputs(signature, tensors.keys())
+    return {alias: from_proto(alias, proto) for alias, proto in tensors.items()}
 
 
 def _resolved(spec: Any, version: int) -> Any:
