@@ -36,6 +36,8 @@ def test_log_lines_show_names_escaped_and_indent_lines_within_them(monkeypatch):
 def test_consoles_and_errors_show_names_escaped(capsys):
     console().print(Text("a\x1b[2Jb\x9bc"), Text("\x1b]0;t"))
     assert capsys.readouterr().out == "a\\x1b[2Jb\\x9bc \\x1b]0;t\n"
+    console().print("a[/b] [link=http://c]d[/link] :smile:")
+    assert capsys.readouterr().out == "a[/b] [link=http://c]d[/link] :smile:\n"
     print_error("no model a\x1b[2Jb")
     assert capsys.readouterr().err == "error: no model a\\x1b[2Jb\n"
 

@@ -61,7 +61,7 @@ def check(
 
     def show(check: Check) -> None:
         if not checks or checks[-1].area != check.area:
-            out.print(f"[bold]{check.area}[/bold]")
+            out.print(check.area, style="bold")
         out.print(check_lines(check), soft_wrap=True)
         checks.append(check)
 

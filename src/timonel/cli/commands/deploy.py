@@ -83,6 +83,7 @@ def deploy(
     out.print(
         f"[bold]{endpoint.name}[/bold] is revision {revision.number}: {escape(revision.cause)}",
         soft_wrap=True,
+        markup=True,
     )
     out.print(f"  REST  {endpoint.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {endpoint.url.partition('://')[2]}", soft_wrap=True)

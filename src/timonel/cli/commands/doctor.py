@@ -38,7 +38,7 @@ def doctor(
     for check in examine(GlobalOptions.of(ctx).workspace, timeout_s=timeout):
         if not json:
             if not checks or checks[-1].area != check.area:
-                out.print(f"[bold]{check.area}[/bold]")
+                out.print(check.area, style="bold")
             out.print(check_lines(check), soft_wrap=True)
         checks.append(check)
     if json:

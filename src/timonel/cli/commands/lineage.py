@@ -39,4 +39,4 @@ def lineage(
     if json:
         print_json(as_json(graph))
     else:
-        console().print(as_rich(graph))
+        console().print(as_rich(graph), markup=True)

@@ -112,17 +112,17 @@ def _announce(
     server: Server, settings: GlobalOptions, *, detach: bool, can_ask: bool, page: bool
 ) -> None:
     """Print the server's addresses and an example request."""
+    from rich.text import Text
+
     from timonel.cli.examples import example_request
     from timonel.cli.render.output import console
 
     out, remarks = console(), settings.remarks()
     models = [name for name in server.models if name not in server.idle] or [*server.models]
-    out.print(f"serving [bold]{', '.join(models)}[/bold]")
+    out.print("serving", Text(", ".join(models), "bold"))
     if server.idle:
-        out.print(
-            f"[yellow]not serving {', '.join(server.idle)}[/yellow]: the log says why",
-            soft_wrap=True,
-        )
+        idle = Text(f"not serving {', '.join(server.idle)}", "yellow")
+        out.print(idle + ": the log says why", soft_wrap=True)
     out.print(f"  REST  {server.rest_url}/v1/models/{models[0]}", soft_wrap=True)
     if page:
         out.print(f"  page  {server.rest_url}/", soft_wrap=True)

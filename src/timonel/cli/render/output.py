@@ -23,7 +23,8 @@ _ENDLESS = 1 << 15
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     """Return a console, with colours and the real width on a terminal.
 
-    Elsewhere it neither truncates nor wraps lines.
+    Elsewhere it neither truncates nor wraps lines. Brackets and colons are no markup: texts hold
+    names from elsewhere.
 
     Args:
         stderr: Write to standard error.
@@ -43,7 +44,9 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _ENDLESS
-    return Escaping(stderr=stderr, highlight=False, width=width, quiet=quiet)
+    return Escaping(
+        stderr=stderr, highlight=False, markup=False, emoji=False, width=width, quiet=quiet
+    )
 
 
 def print_json(value: Any) -> None:
