@@ -89,13 +89,14 @@ def gate(tmp_path: Path, replica: str) -> Any:
         secrets: Secrets = Secrets(),  # noqa: B008
         http: tuple[str, ...] = (replica,),
         grpc: tuple[str, ...] = (replica,),
+        traffic: Traffic = Traffic(percent={1: 100}),  # noqa: B008
         **fields: Any,
     ) -> Iterator[Gate]:
-        traffic = Traffic(percent={1: 100})
         ports = PortReservation(2)
         port, ready = (int(each.rpartition(":")[2]) for each in ports.addresses)
         spec = EndpointSpec(name="digits", model="digits", traffic=traffic, port=port, **fields)
-        route = Route(spec, traffic, {1: {"http": http, "grpc": grpc}}, secrets)
+        replicas = {each: {"http": http, "grpc": grpc} for each in traffic.versions}
+        route = Route(spec, traffic, replicas, secrets)
         places = Places(tmp_path / "config", tmp_path / "activator.sock")
         config = ConfigFiles(places.config)
         config.write(files([route], places))
@@ -275,6 +276,21 @@ def test_another_host_is_refused_with_the_reason(gate: Any) -> None:
 def test_paths_of_single_replicas_are_none_of_the_endpoint(gate: Any, path: str) -> None:
     with gate() as made:
         assert made.ask(path, "GET")[:2] == (404, {"error": "an endpoint has no such path"})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/v1/models/digits/versions/2", "/V1/Models/digits/VERSIONS/2",
+        "/v1/models/digits/versions/02", "/v1/models/digits/labels/canary",
+        "/V1/Models/digits/LABELS/canary", "/v2/models/digits/versions/2",
+        "/v2/models/digits/versions/canary",
+    ],
+)  # fmt: skip
+def test_a_version_is_found_in_each_spelling_that_servers_take(gate: Any, place: str) -> None:
+    with gate(traffic=Traffic(percent={1: 100}, labels={"canary": 2})) as made:
+        for path in (place, f"{place}:predict"):
+            assert made.ask(path)[1]["x-timonel-service"] == "digits-v2"
 
 
 def test_clients_cannot_set_headers_of_the_gateway(gate: Any) -> None:

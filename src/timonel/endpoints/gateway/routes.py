@@ -188,7 +188,10 @@ def _version_route(route: Route, version: int) -> Json:
     action = _action(route, shares, "http")
     action.pop("request_mirror_policies", None)  # another version has no such path
     return {
-        "match": {"safe_regex": {"regex": f"/v[12]/models/[^/]+/versions/{version}([:/].*)?"}},
+        # As replicas read it: in any case, and with leading zeros.
+        "match": {
+            "safe_regex": {"regex": f"(?i)/v[12]/models/[^/]+/versions/0*{version}([:/].*)?"}
+        },
         "route": action,
         "request_headers_to_remove": [COMPARISON_HEADER, *_CHECKED],
     }
@@ -197,7 +200,7 @@ def _version_route(route: Route, version: int) -> Json:
 def _label_route(route: Route, label: str, version: int) -> Json:
     """Return the route of REST requests that name a label; replicas know only versions."""
     found = _version_route(route, version)
-    models = "(/v1/models/[^/]+)/labels|(/v2/models/[^/]+)/versions"
+    models = "((?i:/v1/models)/[^/]+)/(?i:labels)|(/v2/models/[^/]+)/versions"
     found["match"] = {"safe_regex": {"regex": f"({models})/{label}([:/].*)?"}}
     found["route"]["regex_rewrite"] = {
         "pattern": {"regex": f"^({models})/{label}"},
