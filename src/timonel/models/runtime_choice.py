@@ -209,8 +209,8 @@ def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = Non
     Args:
         version: The version.
         samples: An ``.npz`` file with rows of its inputs by name, to compare answers on; by default
-            its warm-up requests, else held-out examples of its training. They are stored as warm-up
-            requests if the version has none.
+            its warm-up requests, else held-out examples of its training. Those of the default
+            signature are stored as warm-up requests if the version has none.
 
     Raises:
         ModelError: There are no requests to compare answers on, or measuring takes too long.

@@ -8,6 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from timonel.errors import InputError, ModelError, SpecError
 from timonel.models.exports import ReferenceExample
@@ -259,6 +260,28 @@ def test_warm_up_requests_are_samples(dense, faster):
     assert optimize(open_version(dense)).runtime == "litert"
     (dense / WARMUP_FILE).write_bytes(b"damaged")
     assert samples_of(dense) == []
+
+
+def test_other_signatures_with_the_same_inputs_are_not_warmed_up(rows, tmp_path):
+    class Counting(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.count = tf.Variable(0.0)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 2], tf.float32, name="x")])
+        def look(self, x):
+            return {"y": tf.reduce_sum(x, [1, 2, 3]) + self.count}
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 8, 8, 2], tf.float32, name="x")])
+        def train(self, x):
+            return {"y": tf.reduce_sum(x, [1, 2, 3]) + self.count.assign_add(1.0)}
+
+    made = Counting()
+    tf.saved_model.save(
+        made, tmp_path / "1", signatures={"serving_default": made.look, "train": made.train}
+    )
+    choose(MeasuringRequest(saved_model=tmp_path / "1", output=tmp_path, samples=rows))
+    assert [name for name, _ in samples_of(tmp_path)] == ["serving_default"] * 5
 
 
 def test_a_process_that_dies_costs_no_version(dense, rows, monkeypatch):

@@ -85,10 +85,12 @@ def choose(request: MeasuringRequest) -> Evidence:
         SpecError: The samples do not match the model's inputs.
     """
     samples = _samples(request)[:MAX_SAMPLES]
-    if samples:
+    # Others that take the same inputs may train the model at each load.
+    warm_up = [sample for sample in samples if sample[0] == DEFAULT_SIGNATURE]
+    if warm_up:
         (request.output / WARMUP_FILE).parent.mkdir(exist_ok=True)
-        (request.output / WARMUP_FILE).write_bytes(as_warmup_file(samples))
-    elif request.required:
+        (request.output / WARMUP_FILE).write_bytes(as_warmup_file(warm_up))
+    if not samples and request.required:
         raise ModelError(
             f"{request.saved_model} has no requests to compare the runtimes on",
             hint="pass --samples FILE.npz with rows of its inputs by name, or add "
