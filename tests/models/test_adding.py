@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -101,6 +102,31 @@ def test_a_keras_3_model_without_its_variables_is_refused(
     assert "model.export('FOLDER')" in str(caught.value.hint)
     assert "TF_USE_LEGACY_KERAS=1" in str(caught.value.hint)
     assert repository.names() == []
+
+
+@pytest.mark.parametrize("ending", ["h5", "keras"])
+@pytest.mark.parametrize("package", ["keras", "tf_keras"])
+def test_code_in_keras_files_does_not_run(
+    repository: ModelRepository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    ending: str,
+) -> None:
+    keras = importlib.import_module(package)
+    ran = str(tmp_path / "ran")
+    inputs = keras.Input((4,))
+    run = lambda x: (__import__("pathlib").Path(ran).touch(), x)[1]  # noqa: E731
+    model = keras.Model(inputs, keras.layers.Lambda(run)(inputs))
+    with warnings.catch_warnings():  # about HDF5
+        warnings.simplefilter("ignore")
+        model.save(str(tmp_path / f"m.{ending}"))
+    Path(ran).unlink()
+    if package == "tf_keras":
+        monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    with pytest.raises(ModelError, match="cannot load"):
+        add_model(repository, "m", tmp_path / f"m.{ending}")
+    assert not Path(ran).exists()
 
 
 def test_a_model_that_refuses_empty_texts_is_published_with_the_reason(

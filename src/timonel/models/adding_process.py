@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def _export(request: AddRequest) -> None:
     keras = importlib.import_module("tf_keras" if is_legacy else "keras")
     try:
         # Unsafe layers, which would run Python code of the file, are refused by default.
-        model = keras.models.load_model(str(request.source), compile=False)
+        with _refusing_code(keras.__name__):
+            model = keras.models.load_model(str(request.source), compile=False)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(
@@ -79,6 +81,15 @@ def _export(request: AddRequest) -> None:
         label_mode=None,
         note="a Keras file holds no transforms of raw input",
     )
+
+
+def _refusing_code(keras: str) -> AbstractContextManager[Any]:
+    """Return a context in which tf-keras refuses code in HDF5 files, too; Keras 3 always does."""
+    if keras == "keras":
+        return nullcontext()
+    library: Any = importlib.import_module(f"{keras}.src.saving.serialization_lib")
+    scope: AbstractContextManager[Any] = library.SafeModeScope(True)
+    return scope
 
 
 def _ask_saved_model(folder: Path, name: str) -> str | None:
