@@ -94,7 +94,7 @@ def deploy(
         has_tls=access.tls is not None,
     )
     if risk and endpoint.is_local:
-        remarks.print(f"warning: {risk}", soft_wrap=True, markup=False)
+        remarks.print(f"warning: {risk}", soft_wrap=True)
     if (outside := endpoint.outside) is not None:
         out.print(f"  host  {outside.host}, from outside the cluster", soft_wrap=True)
     if (page_url := endpoint.page_url) is not None:
@@ -109,7 +109,7 @@ def deploy(
                 endpoint.workspace,
                 max(spec.traffic.percent, key=spec.traffic.percent.__getitem__),
             )
-            remarks.print(f"try: {line}", soft_wrap=True, markup=False)
+            remarks.print(f"try: {line}", soft_wrap=True)
     remarks.print(
         f"'timonel endpoints show {endpoint.name}' shows replicas and traffic; "
         f"'timonel endpoints delete {endpoint.name}' stops it",

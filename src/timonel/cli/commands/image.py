@@ -105,16 +105,15 @@ def build(
         spec,
         target,
         plain_http=plain_http or None,
-        progress=lambda line: remarks.print(line, style="dim", markup=False),
+        progress=lambda line: remarks.print(line, style="dim"),
     )
     for reason in dict.fromkeys(built.left_out.values()):
         names = ", ".join(name for name, each in built.left_out.items() if each == reason)
-        remarks.print(f"left out of the image, {reason}: {names}", markup=False, soft_wrap=True)
+        remarks.print(f"left out of the image, {reason}: {names}", soft_wrap=True)
     if not built.has_dependencies:
         remarks.print(
             "the image has no dependencies of timonel, unless its base has: for jobs and servers, "
             "add 'timonel[kubernetes,s3,endpoints]' to the requirements file",
-            markup=False,
         )
     if json:
         print_json(

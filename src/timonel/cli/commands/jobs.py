@@ -151,7 +151,7 @@ def logs(
         typer.echo(f"{line.task_id:<{width}}  {line.text}" if several else line.text)
     if is_empty and task is None and (status := found.status()).message:
         text = f"{found.id} has no output and {status.state.phrase}: {status.message}"
-        options.remarks(stderr=True).print(text, soft_wrap=True, markup=False)
+        options.remarks(stderr=True).print(text, soft_wrap=True)
 
 
 @app.command(cls=StyledCommand)

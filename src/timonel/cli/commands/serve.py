@@ -131,7 +131,7 @@ def _announce(
     for name in models if can_ask else ():
         with contextlib.suppress(ServingError):  # it has ended: serve() reports the error
             line = example_request(server, name, settings.find(create=True))
-            remarks.print(f"try: {line}", soft_wrap=True, markup=False)
+            remarks.print(f"try: {line}", soft_wrap=True)
     if not detach:
         remarks.print("Ctrl-C stops it", style="dim")
     if not can_ask:

@@ -27,7 +27,7 @@ def printer_of_messages(remarks: Console) -> Callable[[EndpointStatus], None]:
 
     def show(status: EndpointStatus) -> None:
         if status.message:
-            remarks.print(status.message, style="dim", soft_wrap=True, markup=False)
+            remarks.print(status.message, style="dim", soft_wrap=True)
 
     return show
 

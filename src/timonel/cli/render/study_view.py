@@ -161,7 +161,7 @@ class StudyView:
 
     def _say(self, line: str) -> None:
         if not self._screen.is_terminal:
-            self._screen.print(line, soft_wrap=True, markup=False)
+            self._screen.print(line, soft_wrap=True)
 
 
 def params_text(values: Mapping[str, Any]) -> str:
