@@ -482,3 +482,27 @@ good = runtime.load(folder / "good", settings)
 print(good.run("serving_default", inputs)["y"].tolist(), flush=True)
 os._exit(0)
 """
+
+
+def test_a_signature_with_a_tensor_that_the_graph_lacks_is_the_clients_error(tmp_path):
+    import tensorflow as tf
+
+    from timonel.models.protos import saved_model_pb2
+
+    module = tf.Module()
+    double = tf.function(
+        lambda x: {"y": 2 * x}, input_signature=[tf.TensorSpec([None], tf.float32, "x")]
+    )
+    tf.saved_model.save(module, tmp_path, signatures={"serving_default": double})
+    file = tmp_path / "saved_model.pb"
+    changed = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    signatures = changed.meta_graphs[0].signature_def
+    signatures["odd"].CopyFrom(signatures["serving_default"])
+    signatures["odd"].outputs["y"].name = "gone:0"
+    file.write_bytes(changed.SerializeToString())
+    model = TensorFlowRuntime().load(tmp_path, RuntimeSettings())
+    x = {"x": np.ones(1, np.float32)}
+    with pytest.raises(StatusError, match="gone:0") as caught:
+        model.run("odd", x)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert model.run("serving_default", x)["y"].tolist() == [2]

@@ -140,8 +140,9 @@ class _SessionModel(LoadedModel):
         spec = self._own[signature]
         requested = spec.outputs if outputs is None else outputs
         names = tuple(sorted(requested))
-        fetched, call = self._callables.get((signature, names)) or self._make(spec, names)
         try:
+            # A signature may name tensors that the graph lacks.
+            fetched, call = self._callables.get((signature, names)) or self._make(spec, names)
             values = call(*[inputs[name] for name in spec.inputs])
         except self._errors as error:
             raise _status(error) from error
