@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.endpoints.harness import Endpoints, Load
@@ -46,6 +51,34 @@ def test_a_kill_of_any_process_but_the_gateways_loses_no_request(endpoints: Endp
             until(lambda: _is_whole(endpoints, endpoint))
             load.more(100)
         assert (kind, load.failures, load.asked) == (kind, [], load.answered)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 4 << 20])
+def test_a_kill_of_a_server_loses_no_request_of_any_size(endpoints: Endpoints, size: int) -> None:
+    endpoint = endpoints.deploy("digits/1", min_replicas=2, max_replicas=2)
+    until(lambda: _is_whole(endpoints, endpoint))
+    body = b'{"instances":[0.05]}'.ljust(size)
+    found: Counter[str] = Counter()
+    ends = threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(timeout=60) as client:
+            while not ends.is_set():
+                answer = client.post(f"{endpoint.url}/v1/models/digits:predict", content=body)
+                found["right" if answer.status_code == HTTPStatus.OK else answer.text] += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(ask) for _ in range(4)]
+        for _ in range(3):
+            before = found.total()
+            until(lambda: found.total() > before + 20)  # noqa: B023 - called at once
+            (server,) = descendants(endpoints.pids(SERVICE)[0])
+            os.kill(server, signal.SIGKILL)
+            until(lambda: _is_whole(endpoints, endpoint))
+        ends.set()
+        for each in clients:
+            each.result()
+    assert set(found) == {"right"}, found
 
 
 def _is_whole(endpoints: Endpoints, endpoint: Endpoint) -> bool:

@@ -31,6 +31,8 @@ ACTIVATOR = "activator"
 """Cluster of the activator."""
 BUFFER_BYTES = 1 << 20
 """What Envoy buffers of a connection before it stops reading."""
+RETRIED_BYTES = 8 << 20
+"""What it keeps of a request to send it to another replica: a photograph in base64, for example."""
 
 
 @dataclass(frozen=True)

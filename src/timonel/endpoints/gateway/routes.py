@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from timonel.endpoints.gateway.parts import (
     HOLD,
     PROTOCOLS,
+    RETRIED_BYTES,
     SERVICE_HEADER,
     TYPE,
     VERSION_HEADER,
@@ -66,6 +67,8 @@ def endpoint_routes(route: Route) -> Json:
                 "name": name,
                 "domains": domains,
                 "include_request_attempt_count": True,
+                # A larger body is sent to no other replica when its own one dies.
+                "request_body_buffer_limit": RETRIED_BYTES,
                 "routes": [
                     _refusal(404, "an endpoint has no such path", safe_regex={"regex": _OWN_PATHS}),
                     _refusal(403, "an endpoint takes no list of models", path=_RELOAD_PATH),
@@ -97,6 +100,7 @@ def hold_routes(routes: Sequence[Route]) -> Json:
             {
                 "name": HOLD,
                 "domains": ["*"],
+                "request_body_buffer_limit": RETRIED_BYTES,
                 "routes": [
                     {
                         "match": {
