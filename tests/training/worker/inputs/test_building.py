@@ -1,4 +1,4 @@
-"""Building a model before a resume reads no row of a pipeline, whose order it would move."""
+"""Models that a resumed job builds from its data, without a move of their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from timonel.training.worker.inputs.building import ensure_built
+from timonel.training.worker.inputs.building import ensure_built, model_variables
 
 ROWS = 24
 
@@ -87,3 +87,33 @@ def test_the_order_of_a_shuffled_pipeline_stays(used: ModuleType, kind: str) -> 
     model.predict(x, batch_size=5, verbose=0)
     for found, expected in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+class Siamese(keras.Model):
+    """Takes both arrays of a batch, which Keras takes for inputs and targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+
+    def call(self, inputs: Any) -> Any:
+        one, other = inputs
+        return self.part(one) - self.part(other)
+
+
+class Stepping(Siamese):
+    """The same with a step that gives them to it."""
+
+    def train_step(self, data: Any) -> Any:
+        return {"loss": tf.reduce_sum(self(data))}
+
+
+def test_a_model_whose_own_step_takes_other_data_is_left_as_it_is() -> None:
+    rows = np.zeros((3, 4), "float32")
+    data = tf.data.Dataset.from_tensor_slices((rows, rows)).batch(3)
+    model, without_step = Stepping(), Siamese()
+    model.compile("sgd")
+    ensure_built(keras, model, data)
+    assert len(model_variables(model)) == 2
+    with pytest.raises(ValueError, match="Siamese"):
+        ensure_built(keras, without_step, data)

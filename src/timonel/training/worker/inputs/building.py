@@ -37,11 +37,15 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     if is_without_call(model):
         return
     if not (model.built and model.variables):
-        if is_dataset(data):
-            # As in training. Reading a row would begin a pass, and change the order of the next.
-            tf.function(model).get_concrete_function(data_spec(data))
-        else:
-            model(_first_rows(keras, data))
+        try:
+            if is_dataset(data):
+                # As in training. Reading a row would begin a pass, and change the order of the next.
+                tf.function(model).get_concrete_function(data_spec(data))
+            else:
+                model(_first_rows(keras, data))
+        except (RuntimeError, TypeError, ValueError, tf.errors.InvalidArgumentError):
+            if not hidden_state.may_take_other_data(model):
+                raise
     if is_dataset(data):
         hidden_state.build_metrics(keras, model, data.element_spec)
 

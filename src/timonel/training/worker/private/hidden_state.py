@@ -184,13 +184,17 @@ def count_steps(model: Any, steps: int) -> None:
         counter.assign(steps)
 
 
+def may_take_other_data(model: Any) -> bool:
+    """Return whether a step of the script may give other data to a model, or to its parts."""
+    return not is_kerases(model.train_step) and bool(model.trainable_variables)
+
+
 def build_symbolically(model: Any, batch: Any) -> None:
     """Build a model of Keras 3, its metrics and optimizer, from a batch that it may not take."""
     try:
         model._symbolic_build(data_batch=batch)
     except (RuntimeError, ValueError):
-        # A step of the script may give other data to the model, or to its parts.
-        if is_kerases(model.train_step) or not model.trainable_variables:
+        if not may_take_other_data(model):
             raise
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
