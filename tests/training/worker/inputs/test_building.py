@@ -115,5 +115,5 @@ def test_a_model_whose_own_step_takes_other_data_is_left_as_it_is() -> None:
     model.compile("sgd")
     ensure_built(keras, model, data)
     assert len(model_variables(model)) == 2
-    with pytest.raises(ValueError, match="Siamese"):
+    with pytest.raises(TypeError, match="Siamese"):
         ensure_built(keras, without_step, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -204,6 +205,32 @@ history = model.fit(*given, batch_size=4, epochs=2, verbose=0, callbacks=[Compil
 print(sorted(history), len(history["mse"]))
 """
 
+ORDERS = """
+import json
+import keras
+import numpy as np
+import tensorflow as tf
+from timonel.training.worker.private import keras_fit
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+keras_fit.install_keras_hooks()
+
+
+def losses(strategy):
+    keras.utils.set_random_seed(3)
+    x = np.arange(64, dtype="float32").reshape(32, 2)
+    data = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(32, seed=3).batch(8)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(1e-6), "mse")
+    return model.fit(data, epochs=3, verbose=0).history["loss"]
+
+
+two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+print(json.dumps([losses(tf.distribute.get_strategy()), losses(two)]))
+"""
+
 
 @pytest.mark.process
 def test_a_callback_compiles_on_two_devices() -> None:
@@ -212,3 +239,13 @@ def test_a_callback_compiles_on_two_devices() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-1] == "['loss', 'mse'] 1"
+
+
+@pytest.mark.process
+def test_two_devices_have_the_order_of_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ORDERS], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = json.loads(done.stdout.splitlines()[-1])
+    assert two == pytest.approx(one, rel=1e-6)

@@ -39,7 +39,7 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
     if not (model.built and model.variables):
         try:
             if is_dataset(data):
-                # As in training. Reading a row would begin a pass, and change the order of the next.
+                # As in training. Reading a row would begin a pass, and move the order of the next.
                 tf.function(model).get_concrete_function(data_spec(data))
             else:
                 model(_first_rows(keras, data))

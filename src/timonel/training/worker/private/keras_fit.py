@@ -132,7 +132,7 @@ def _outside_step(original: Callable[..., Any], self: Any, *args: Any, **kwargs:
 def _build_from_local_batch(
     _original: object, model: Any, iterator: Any = None, data_batch: Any = None
 ) -> None:
-    """Build model, metrics and optimizer from one local replica's batch."""
+    """Build model, metrics and optimizer from what one local replica's batches are."""
     strategy = model._distribute_strategy
     if strategy is None or is_without_call(model):
         return  # a model without call(), such as a GAN: its parts are built models
@@ -143,8 +143,16 @@ def _build_from_local_batch(
 
 
 def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
+    """Return the specification of the batches, or the first one if that has no known ranks."""
     import keras  # noqa: PLC0415 - tf-keras may be in use
 
+    # Reading a batch begins a pass, after which a shuffled pipeline has the order of the next one.
+    spec = keras.tree.map_structure(
+        lambda each: getattr(each, "_value_specs", (each,))[0],
+        epoch_iterator._distributed_dataset.element_spec,
+    )
+    if all(isinstance(each, tf.TensorSpec) and each.shape.rank for each in tf.nest.flatten(spec)):
+        return spec
     for _, _, iterator in epoch_iterator:
         local = keras.tree.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], next(iterator)
