@@ -233,3 +233,33 @@ def test_rates_and_tokens_of_a_remote_issuer(workspace: Workspace) -> None:
     assert (made.spec.limits.rate, made.spec.limits.total_rate) == ("100/s:20", "9/h")
     deploy("digits/1", workspace=workspace, wait=False, rate_limit="none")
     assert (made.spec.limits.rate, made.spec.limits.total_rate) == (None, "9/h")
+
+
+def test_a_rollback_keeps_the_rates(workspace: Workspace) -> None:
+    deploy("digits/1", workspace=workspace, wait=False)
+    deploy("digits/1", workspace=workspace, wait=False, max_replicas=7)
+    made = deploy("digits/1", workspace=workspace, wait=False, rate_limit="5/s:5")
+    revision = made.rollback()
+    assert revision.cause == "rollback to 1"
+    assert revision.spec.scaling.max_replicas != 7
+    assert revision.spec.limits.rate == "5/s:5"
+    made = deploy("digits/1", workspace=workspace, wait=False, rate_limit="none")
+    assert made.rollback(3).spec.limits.rate is None
+
+
+def test_an_endpoint_of_a_folder_is_changed_by_its_name(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    folder = tmp_path / "elsewhere" / "half"
+    folder.parent.mkdir()
+    (workspace.models / "digits").rename(folder)
+    made = deploy(str(folder / "1"), workspace=workspace, wait=False)
+    assert made.name == "half"
+    (tmp_path / "keys").write_text("shop=0123456789abcdef\n")
+    changed = deploy("half", workspace=workspace, wait=False, api_keys=tmp_path / "keys")
+    assert (changed.name, changed.revision.number) == ("half", 2)
+    assert changed.spec.model == made.spec.model
+    assert changed.spec.traffic == made.spec.traffic
+    assert changed.spec.access.api_keys
+    with pytest.raises(NotFoundError, match="no model 'other'"):
+        deploy("other", workspace=workspace, wait=False)

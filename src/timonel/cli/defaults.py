@@ -32,8 +32,8 @@ CONFIG_NAME = "timonel.toml"
 PROTECTIVE = frozenset(
     """
     allow-host allow-http allow-op allow-private allow-python allow-reload api-key-file api-keys
-    batching beam host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys no-jwt
-    no-server-args no-tls op-library plain-http request-log safe-loading tls-ca tls-cert
+    batching beam config host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys
+    no-jwt no-server-args no-tls op-library plain-http request-log safe-loading tls-ca tls-cert
     tls-client-ca tls-key trust-proxy yes
     """.split()  # noqa: SIM905 - three dozen lines otherwise
 )

@@ -191,12 +191,12 @@ class Endpoint:
     def rollback(self, number: int | None = None) -> Revision:
         """Return to an earlier revision, by default the last one that differs.
 
-        This adds a revision with the same contents but the present address and access control: a
-        rollback must not accept revoked keys again, or open an endpoint without keys to a network.
+        This adds a revision with the same contents but the present address, access control and
+        rates: a rollback must not accept revoked keys again, or open an endpoint to a network.
         Running replicas of its versions are kept. The endpoint no longer follows an alias.
 
         Raises:
-            SpecError: No earlier revision differs by more than address and access control.
+            SpecError: No earlier revision differs by more than those.
             NotFoundError: No such revision.
         """
         latest = self.folder.revision()
@@ -208,8 +208,8 @@ class Endpoint:
                 spec = spec.model_copy(update={"follow": None})
                 return record(self.workspace, spec, f"rollback to {each}", after=latest.number)
         raise SpecError(
-            f"{self.name} has no earlier revision that differs by more than address, TLS, keys and "
-            "tokens",
+            f"{self.name} has no earlier revision that differs by more than address, TLS, keys, "
+            "tokens and rates",
             hint=f"'timonel endpoints show {self.name}' lists its revisions",
         )
 

@@ -21,7 +21,13 @@ from timonel.endpoints.control.plan import autoscaler_spec, service_spec
 from timonel.endpoints.control.service import SERVICE, control_service
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.endpoints.engine import check_engine, documents_of
-from timonel.endpoints.folder import EndpointFolder, EndpointStatus, Revision, open_endpoint
+from timonel.endpoints.folder import (
+    EndpointFolder,
+    EndpointStatus,
+    Revision,
+    list_endpoints,
+    open_endpoint,
+)
 from timonel.endpoints.gateway.parts import Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.handle import Endpoint, record
@@ -118,6 +124,19 @@ def preview(
     return found
 
 
+def _resolved(
+    model: str, place: Workspace, options: DeployOptions
+) -> tuple[ModelSettings, DeployOptions]:
+    """Return a model, or that of the endpoint with this name."""
+    try:
+        return resolve(model, place), options
+    except NotFoundError:
+        named = [each for each in list_endpoints(documents_of(place)) if each.name == model]
+        if not named:
+            raise
+        return resolve(named[0].revision().spec.model, place), {"name": model, **options}
+
+
 def _specified(
     model: str,
     place: Workspace,
@@ -126,7 +145,7 @@ def _specified(
     options: DeployOptions,
 ) -> tuple[EndpointSpec, int | None, Revision | None]:
     """Return the checked specification, the version that the user names, and what there is."""
-    found = resolve(model, place)
+    found, options = _resolved(model, place, options)
     reference, version = _stored_reference(found, place), version_of(found)
     follow = split_alias(model)[1]
     if follow == LATEST:

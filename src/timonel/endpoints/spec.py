@@ -262,8 +262,10 @@ class EndpointSpec(Requested):
         return "https" if self.access.tls else "http"
 
     def exposed_as(self, other: EndpointSpec) -> EndpointSpec:
-        """Return a copy with the address, access control and alias of another specification."""
-        return self.model_copy(update={name: getattr(other, name) for name in _EXPOSURE})
+        """Return a copy with the address, access control, rates and alias of another one."""
+        rates = {"rate": other.limits.rate, "total_rate": other.limits.total_rate}
+        kept = {name: getattr(other, name) for name in _EXPOSURE}
+        return self.model_copy(update={**kept, "limits": self.limits.model_copy(update=rates)})
 
     @property
     def model_name(self) -> str:

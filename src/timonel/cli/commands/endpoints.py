@@ -149,7 +149,7 @@ def rollback(
 ) -> None:
     """Return to an earlier revision, which gets a new number.
 
-    The address, TLS, keys and tokens stay as they are.
+    The address, TLS, keys, tokens and rates stay as they are.
     """
     found = _open(ctx, endpoint)
     _print_revision(ctx, found, found.rollback(revision), wait=wait, json=json)

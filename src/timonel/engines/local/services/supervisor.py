@@ -263,7 +263,9 @@ class Supervisor:
         process.close()
         processes.kill_remains(self._folder, process.name)
         how = "ended" if code is None else describe_exit(code)
-        line = processes.last_line(self._folder, process.name)
+        # A process that was killed could not say why.
+        is_killed = code == -signal.SIGKILL
+        line = None if is_killed else processes.last_line(self._folder, process.name)
         reason = process.reason or (how if line is None else f"{how}: {line}")
         logger.info("%s %s", process.name, reason)
         self._end(process.name, reason)
