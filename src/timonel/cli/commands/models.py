@@ -189,8 +189,11 @@ def bench(
         )
     else:
         console().print(bench_table(found))
+    made = [each for each in found.values() if isinstance(each, ConversionReport)]
     if plot is not None:
-        draw_formats(plot, [each for each in found.values() if isinstance(each, ConversionReport)])
+        draw_formats(plot, made)
+    if not made:
+        raise typer.Exit(ModelError.exit_code)
 
 
 @app.command(cls=StyledCommand)

@@ -1,8 +1,8 @@
 """Run blocking work in daemon threads, a few at a time.
 
 A thread that loads a model or reads a folder cannot be interrupted: a pipe, an endless initializer
-or a network file system holds it forever. Such a task delays no other one, and it ends with the
-process.
+or a network file system holds it forever. Such a task soon holds up no other one (`SLOW_S`), and it
+ends with the process.
 """
 
 from __future__ import annotations
