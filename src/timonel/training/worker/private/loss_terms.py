@@ -89,6 +89,9 @@ class Step:
 
     def look(self, loss: Any) -> None:
         """Search for terms of a loss that depend on trained variables and are not scaled."""
+        if loss.shape.rank:  # the tape adds up values of rows, as the replicas' gradients are
+            self.has_scaled = True
+            return
         variables = map(hidden_state.tensor_variable, self.model.trainable_variables)
         trained = {loss.graph.capture(found.handle).name for found in variables}
         self.is_mixed |= _reaches(
