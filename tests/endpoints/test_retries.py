@@ -30,34 +30,10 @@ MODELS = {1: 1}
 SERVICE = service_name("digits", 1)
 
 
-def test_a_kill_of_any_process_but_the_gateways_loses_no_request(endpoints: Endpoints) -> None:
+def test_a_kill_of_a_server_loses_no_large_request(endpoints: Endpoints) -> None:
     endpoint = endpoints.deploy("digits/1", min_replicas=2, max_replicas=2)
     until(lambda: _is_whole(endpoints, endpoint))
-    kinds = {
-        "parent of a server": lambda: endpoints.pids(SERVICE)[:1],
-        "server": lambda: descendants(endpoints.pids(SERVICE)[0]),
-        "supervisor of replicas": lambda: [endpoints.supervisor(SERVICE).pid],
-        "control plane": lambda: endpoints.pids(CONTROL),
-        "supervisor of the control plane": lambda: [endpoints.supervisor(CONTROL).pid],
-        "supervisor of the gateway": lambda: [endpoints.supervisor(GATEWAY).pid],
-    }
-    for kind, pids in kinds.items():
-        with Load(endpoint, 3, by_grpc=3) as load:
-            killed = list(pids())
-            assert killed, kind
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
-            load.more(300)
-            until(lambda: _is_whole(endpoints, endpoint))
-            load.more(100)
-        assert (kind, load.failures, load.asked) == (kind, [], load.answered)
-
-
-@pytest.mark.parametrize("size", [1 << 10, 4 << 20])
-def test_a_kill_of_a_server_loses_no_request_of_any_size(endpoints: Endpoints, size: int) -> None:
-    endpoint = endpoints.deploy("digits/1", min_replicas=2, max_replicas=2)
-    until(lambda: _is_whole(endpoints, endpoint))
-    body = b'{"instances":[0.05]}'.ljust(size)
+    body = b'{"instances":[0.05]}'.ljust(4 << 20)
     found: Counter[str] = Counter()
     ends = threading.Event()
 
@@ -79,6 +55,29 @@ def test_a_kill_of_a_server_loses_no_request_of_any_size(endpoints: Endpoints, s
         for each in clients:
             each.result()
     assert set(found) == {"right"}, found
+
+
+def test_a_kill_of_any_process_but_the_gateways_loses_no_request(endpoints: Endpoints) -> None:
+    endpoint = endpoints.deploy("digits/1", min_replicas=2, max_replicas=2)
+    until(lambda: _is_whole(endpoints, endpoint))
+    kinds = {
+        "parent of a server": lambda: endpoints.pids(SERVICE)[:1],
+        "server": lambda: descendants(endpoints.pids(SERVICE)[0]),
+        "supervisor of replicas": lambda: [endpoints.supervisor(SERVICE).pid],
+        "control plane": lambda: endpoints.pids(CONTROL),
+        "supervisor of the control plane": lambda: [endpoints.supervisor(CONTROL).pid],
+        "supervisor of the gateway": lambda: [endpoints.supervisor(GATEWAY).pid],
+    }
+    for kind, pids in kinds.items():
+        with Load(endpoint, 3, by_grpc=3) as load:
+            killed = list(pids())
+            assert killed, kind
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            load.more(300)
+            until(lambda: _is_whole(endpoints, endpoint))
+            load.more(100)
+        assert (kind, load.failures, load.asked) == (kind, [], load.answered)
 
 
 def _is_whole(endpoints: Endpoints, endpoint: Endpoint) -> bool:
