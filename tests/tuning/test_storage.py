@@ -161,7 +161,7 @@ def test_unreadable_studies_do_not_hide_the_others(
     found = list_studies(workspace)
     assert {"readable", "down"} <= {each.name for each in found}
     assert "damaged" in caplog.text
-    screen = Console(file=io.StringIO(), width=200)
+    screen = Console(file=io.StringIO(), width=400)
     screen.print(STUDY.table(found))
     rows = {line.split()[0]: line.split()[1:] for line in screen.file.getvalue().splitlines()}
     assert rows["readable"][:3] == ["ended", "1/1", "score"]

@@ -126,6 +126,6 @@ STUDY = View(
     Field("best", get=lambda study: [trial.number for trial in _best(study)]),
     Field("trials", get=lambda study: [trial_json(study, trial) for trial in study.trials]),
     Field("message", get=lambda _: None, column="REASON", is_optional=True),
-    wide="STUDY",
+    wide="REASON",
     unreadable="unreachable",
 )

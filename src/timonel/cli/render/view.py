@@ -88,7 +88,7 @@ class View:
 
     Args:
         fields: The properties; the first one is the name.
-        wide: Heading of the column that is cut on narrow terminals.
+        wide: Heading of the column that is cut on narrow terminals; else the first one.
         unreadable: State of an item whose documents cannot be read, where items can be so.
     """
 
@@ -105,8 +105,8 @@ class View:
             if not each.is_optional or any(row[place] is not None for row in rows)
         ]
         headings = [each.column for _, each in kept]
-        cells = [[row[place] for place, _ in kept] for row in rows]
-        return table(headings, cells, wide=headings.index(self._wide))
+        wide = headings.index(self._wide) if self._wide in headings else 0
+        return table(headings, [[row[place] for place, _ in kept] for row in rows], wide=wide)
 
     def facts(self, item: Any) -> dict[str, Any]:
         """Return the lines of an item's page."""
