@@ -50,7 +50,7 @@ def deploy(
     also after it moves, and MODEL@latest to each new version. Without them, an existing endpoint
     keeps its traffic.
     """
-    from rich.markup import escape
+    from rich.text import Text
 
     import timonel
     from timonel.cli.render import endpoints as render
@@ -80,11 +80,8 @@ def deploy(
         return
     spec, out = endpoint.spec, console()
     revision = endpoint.revision
-    out.print(
-        f"[bold]{endpoint.name}[/bold] is revision {revision.number}: {escape(revision.cause)}",
-        soft_wrap=True,
-        markup=True,
-    )
+    effect = f" is revision {revision.number}: {revision.cause}"
+    out.print(Text.assemble((endpoint.name, "bold"), effect), soft_wrap=True)
     out.print(f"  REST  {endpoint.url}/v1/models/{spec.model_name}", soft_wrap=True)
     out.print(f"  gRPC  {endpoint.url.partition('://')[2]}", soft_wrap=True)
     access = spec.access

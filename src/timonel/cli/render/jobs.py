@@ -65,11 +65,9 @@ def ending(task: TaskStatus) -> str | None:
 _TASKS = Kind(
     json=lambda tasks: [{"id": each.task_id, **each.model_dump(mode="json")} for each in tasks]
 )
-_VALUE = Kind(lambda found: found.value, lambda found: found.value)
 JOB = View(
     Field("id", get=lambda job: job.job_id, column="JOB"),
-    Field("state", _VALUE),
-    Field(column="STATE", kind=STATUS, get=lambda job: job.state.value),
+    Field("state", STATUS, lambda job: job.state.value, column="STATE"),
     Field("created_at", MOMENT, line="created"),
     Field("started_at", MOMENT),
     Field("ended_at", MOMENT),
@@ -80,7 +78,7 @@ JOB = View(
     Field("restarts", column="RESTARTS", line="restarts"),
     Field("duration_s", SECONDS, get=duration_s, column="TIME", line="took"),
     Field("machine", column="MACHINE", is_optional=True),
-    Field("cause", _VALUE, line="cause"),
+    Field("cause", get=lambda job: job.cause and job.cause.value, line="cause"),
     Field("message", column="REASON", line="reason", shown=lambda job: job.message or ""),
     Field("failed_task", line="failed task"),
     Field("sizes"),

@@ -40,10 +40,11 @@ def run_list(
 def comparison(runs: Sequence[RunRecord]) -> RenderableType:
     """Render runs side by side, one column each: differing parameters, then metrics."""
     ids = [run.name or run.id for run in runs]
+    known = [RUN.facts(run) for run in runs]
     facts = [
         *([("id", *(run.id for run in runs))] if any(run.name for run in runs) else []),
         ("status", *(status(run.status) for run in runs)),
-        *((name, *(RUN.facts(run)[name] for run in runs)) for name in ("started", "took")),
+        *((name, *(each[name] for each in known)) for name in ("started", "took")),
     ]
     parts: list[RenderableType] = [table(("", *ids), facts)]
     params = [(name, *values) for name, values in _differing(runs).items()]

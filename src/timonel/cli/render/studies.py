@@ -12,7 +12,7 @@ from rich.text import Text
 from timonel.cli.render.output import iso
 from timonel.cli.render.study_view import params_text
 from timonel.cli.render.tables import pairs, sparkline, status, table
-from timonel.cli.render.view import MOMENT, STATUS, Field, View
+from timonel.cli.render.view import MOMENT, STATUS, Field, Once, View
 from timonel.styles import number
 from timonel.tuning.records import best_of
 from timonel.units import format_seconds
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 def study_page(study: Study) -> RenderableType:
     """Return a page about a study: facts, then trials with the best first."""
-    study_runs, trials = study.is_running, study.trials
+    item = Once(study)
+    study_runs, trials = item.is_running, item.trials
     metrics = [objective.metric for objective in study.settings.objectives]
-    facts = STUDY.facts(study) | study.facts(trials)
+    facts = STUDY.facts(item) | study.facts(trials)
     if priors := collections.Counter(prior.rpartition("/")[0] for prior in study.priors):
         facts["prior results"] = ", ".join(f"{n} of {name}" for name, n in priors.items())
     rows = [

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -128,3 +129,17 @@ def test_functions_of_a_part_of_a_batch() -> None:
     assert traced(lambda x: found(x, total)).op.type == "Mul"
     with pytest.raises(SpecError, match=r"root is neither .*return a value per row"):
         traced(lambda x: found(x, lambda x: tf.sqrt(mean(x))))
+
+
+@pytest.mark.parametrize(("is_mean", "counts_often"), [(True, True), (False, False)])
+def test_a_tape_adds_up_values_of_rows(is_mean: bool, counts_often: bool) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    seen = loss_terms.Step(model)
+
+    @tf.function
+    def step(x: tf.Tensor) -> None:
+        rows = tf.square(model(x)[:, 0])
+        seen.look(tf.reduce_mean(rows) if is_mean else rows)
+
+    step.get_concrete_function(tf.TensorSpec((None, 3)))
+    assert seen.has_own_terms == counts_often

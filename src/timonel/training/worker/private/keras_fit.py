@@ -137,12 +137,12 @@ def _build_from_local_batch(
     if strategy is None or is_without_call(model):
         return  # a model without call(), such as a GAN: its parts are built models
     if iterator is not None:
-        data_batch = _first_local_batch(strategy, iterator)
+        data_batch = _local_batch(strategy, iterator)
     with strategy.scope():
         hidden_state.build_symbolically(model, data_batch)
 
 
-def _first_local_batch(strategy: Any, epoch_iterator: Any) -> Any:
+def _local_batch(strategy: Any, epoch_iterator: Any) -> Any:
     """Return the specification of the batches, or the first one if that has no known ranks."""
     import keras  # noqa: PLC0415 - tf-keras may be in use
 

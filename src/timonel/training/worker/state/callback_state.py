@@ -57,7 +57,7 @@ def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the state of each callback, in order, and what cannot be saved, as text."""
     states, others = [], []
     for callback in callbacks:
-        # Keras turns the sign of this option in the first epoch that a process ends.
+        # Keras turns the sign of this option at the end of a process' first epoch.
         options = {"min_delta"} if hasattr(callback, "monitor_op") else set()
         state, missing = python_state.capture(callback, _NOT_STATE | options)
         states.append({"class": _class_of(callback), "state": state})
