@@ -41,7 +41,9 @@ class SoakReport(abc.ABC):
         return f"{(time.time() - self._begun) / 60:.0f} minutes"
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the page."""
+        """Write the page; those of the processes of pytest-xdist have only their share."""
+        if hasattr(session.config, "workerinput"):
+            return
         if exitstatus == pytest.ExitCode.OK and self.has_content:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(self.page())

@@ -63,6 +63,11 @@ class Disturbance:
         return self.cause is not None
 
 
+HEAD = (
+    "| job | process | signal | moment | epochs recorded | taken for | noticed after s "
+    "| next epoch after s |",
+    "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
+)
 TOLD: list[tuple[str, Disturbance]] = []
 """What the jobs of this session were disturbed by, and what each of these was."""
 
@@ -209,16 +214,15 @@ def left_behind(run: Run) -> list[str]:
     return found
 
 
-def table(rows: Sequence[tuple[str, Disturbance]]) -> list[str]:
-    """Return what jobs were disturbed by as the lines of a Markdown table."""
-    head = "job|process|signal|moment|epochs recorded|taken for|noticed after s|next epoch after s"
-    lines = [_row(head.split("|")), _row(["---"] * 5 + ["---"] + ["---:"] * 2)]
+def lines(rows: Sequence[tuple[str, Disturbance]]) -> list[str]:
+    """Return what jobs were disturbed by as the lines of a Markdown table below `HEAD`."""
+    found = []
     for name, told in rows:
         seconds = [_seconds(told.noticed_s), _seconds(told.resumed_s)]
         taken_for = told.cause or "nothing: it was done"
         cells = [name, told.target, told.number.name, told.moment, str(told.epochs), taken_for]
-        lines.append(_row([*cells, *seconds]))
-    return lines
+        found.append(_row([*cells, *seconds]))
+    return found
 
 
 def _row(cells: Sequence[str]) -> str:
