@@ -64,8 +64,10 @@ class Disturbance:
 
 
 HEAD = (
-    "| job | process | signal | moment | epochs recorded | taken for | noticed after s "
-    "| next epoch after s |",
+    (
+        "| job | process | signal | moment | epochs recorded | taken for | noticed after s "
+        "| next epoch after s |"
+    ),
     "| --- | --- | --- | --- | --- | --- | ---: | ---: |",
 )
 TOLD: list[tuple[str, Disturbance]] = []
