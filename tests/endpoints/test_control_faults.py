@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from tests.endpoints.harness import (
     Endpoints,
     Load,
+    ask_by_grpc,
     predict,
     stopped,
     versions_of,
@@ -231,6 +233,23 @@ def test_deleting_an_endpoint_answers_its_held_requests(endpoints: Endpoints) ->
     found = {(each.status_code, each.text) for each in answers}
     assert found == {(503, '{"error": "no such version of the endpoint"}')}
     assert "gone" not in {each.name for each in list_endpoints(endpoints.workspace)}
+
+
+def test_requests_that_wait_outlive_the_control_plane(endpoints: Endpoints) -> None:
+    endpoint = endpoints.deploy("digits/1", name="held", min_replicas=0, timeout_s=60)
+    endpoints.to_zero(endpoint)
+    with ThreadPoolExecutor(240) as pool:
+        with stopped(endpoints.supervisor(service_name("held", 1))):  # no replica starts
+            held = [pool.submit(predict, endpoint) for _ in range(120)]
+            held_by_grpc = [pool.submit(ask_by_grpc, endpoint) for _ in range(20)]
+            until(lambda: endpoint.status.versions[1].held == 140)
+            for _ in range(2):
+                assert endpoints.kill_control()
+                late = [pool.submit(predict, endpoint) for _ in range(20)]
+                held += late
+                until(lambda: endpoint.status.versions[1].held == len(held) + 20)
+        assert Counter(each.result().status_code for each in held) == {200: 160}
+        assert {each.result() for each in held_by_grpc} == {1.0}
 
 
 def test_a_name_may_begin_with_that_of_another_endpoints_service(endpoints: Endpoints) -> None:

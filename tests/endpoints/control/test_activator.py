@@ -62,6 +62,23 @@ def test_requests_wait_until_they_are_released() -> None:
     asyncio.run(run())
 
 
+def test_requests_wait_for_what_a_new_control_plane_knows() -> None:
+    async def run() -> None:
+        activator = Activator(lambda _: None)
+        known, unknown = Question(activator, "a-v1"), Question(activator, "x-v1")
+        await settle()
+        assert (known.status, unknown.status) == (None, None)
+        activator.configure({"a-v1": (10, 60.0)})
+        await unknown.task
+        assert unknown.status == REFUSED
+        assert activator.held == {"a-v1": 1}
+        activator.release("a-v1")
+        await known.task
+        assert known.status == 200
+
+    asyncio.run(run())
+
+
 def test_requests_to_a_removed_service_are_refused_while_they_wait() -> None:
     async def run() -> None:
         activator = Activator(lambda _: None)

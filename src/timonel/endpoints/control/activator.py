@@ -46,6 +46,7 @@ class Activator:
     def __init__(self, on_hold: Callable[[str], None]) -> None:
         self._on_hold = on_hold
         self._limits: Mapping[str, tuple[int, float]] = {}
+        self._is_configured = asyncio.Event()
         self._failures: Mapping[str, str] = {}
         self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._held: Counter[str] = Counter()
@@ -60,11 +61,14 @@ class Activator:
     ) -> None:
         """Set the known services; requests to others are refused, also those that wait.
 
+        Before the first call no service is known: requests wait for it.
+
         Args:
             limits: Most requests that wait at once, and longest wait in seconds, by service.
             failures: Why no replica can start, by service; its requests do not wait.
         """
         self._limits, self._failures = limits, failures or {}
+        self._is_configured.set()
         for service in [*self._waiting]:
             if (reason := self._refusal(service)) is not None:
                 self._end(service, (REFUSED, reason))
@@ -87,6 +91,7 @@ class Activator:
         """Answer a question of Envoy: 200 lets the request pass, others are its response."""
         if scope["type"] != "http":
             return
+        await self._is_configured.wait()
         headers = {key.decode("latin-1"): value for key, value in scope["headers"]}
         service = headers.get(SERVICE_HEADER, b"").decode("latin-1")
         if (reason := self._refusal(service)) is not None:

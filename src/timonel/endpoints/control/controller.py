@@ -306,7 +306,6 @@ class Controller:
             for route in found
             if route is not None
         ]
-        self._gateway.write(routes)
         limits = {
             service_name(each.spec.name, version): (
                 each.spec.limits.max_held,
@@ -316,6 +315,7 @@ class Controller:
             for version in each.ready
         }
         self.activator.configure(limits, start_failures(self._services))
+        self._gateway.write(routes)
 
     async def _note_applied(self, now: float) -> None:
         """Publish which revisions the gateways have; they read changed files within a moment."""

@@ -16,7 +16,10 @@ from timonel.endpoints.gateway.parts import (
 )
 from timonel.processes.ports import UNIX
 
-_UNLIMITED = 1_000_000
+_MOST = 1_000_000
+_UNLIMITED = {"max_connections": _MOST, "max_pending_requests": _MOST, "max_requests": _MOST}
+"""Limits of circuit breakers that do not open: replicas limit requests themselves."""
+_RETRIES = {"budget_percent": {"value": 50}, "min_retry_concurrency": 100}
 
 
 def replica_cluster(name: str, protocol: Protocol, places: Places) -> Json:
@@ -32,7 +35,7 @@ def replica_cluster(name: str, protocol: Protocol, places: Places) -> Json:
         # Requests for replicas that are all down go to the next priority.
         "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
-        "circuit_breakers": _unlimited(),
+        "circuit_breakers": {"thresholds": [_UNLIMITED | {"retry_budget": _RETRIES}]},
         # A replica that cannot be reached, before its supervisor notices.
         "outlier_detection": {
             "split_external_local_origin_errors": True,
@@ -64,7 +67,8 @@ def activator_cluster(places: Places) -> Json:
         "name": ACTIVATOR,
         "type": "STATIC",
         "connect_timeout": "1s",
-        "circuit_breakers": _unlimited(),
+        # Without a control plane, all requests that wait ask again.
+        "circuit_breakers": {"thresholds": [_UNLIMITED | {"max_retries": _MOST}]},
         "load_assignment": {
             "cluster_name": ACTIVATOR,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
@@ -94,17 +98,3 @@ def _address(address: str) -> Json:
         return {"pipe": {"path": address.removeprefix(UNIX)}}
     host, _, port = address.rpartition(":")
     return {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
-
-
-def _unlimited() -> Json:
-    """Return circuit breakers that do not open: replicas limit requests themselves."""
-    return {
-        "thresholds": [
-            {
-                "max_connections": _UNLIMITED,
-                "max_pending_requests": _UNLIMITED,
-                "max_requests": _UNLIMITED,
-                "retry_budget": {"budget_percent": {"value": 50}, "min_retry_concurrency": 100},
-            }
-        ]
-    }

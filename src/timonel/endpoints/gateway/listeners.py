@@ -28,6 +28,9 @@ from timonel.endpoints.gateway.parts import (
 )
 from timonel.endpoints.spec import EndpointSpec
 
+_WITHOUT_END = 1_000_000
+_DAY = "86400s"
+
 
 def endpoint_listener(route: Route, places: Places) -> Json:
     """Return the listener of an endpoint, for REST and gRPC."""
@@ -71,9 +74,16 @@ def hold_listener(places: Places) -> Json:
                     "uri": "http://activator",
                     "cluster": ACTIVATOR,
                     # The time limit of the request applies, and that of the activator.
-                    "timeout": "86400s",
+                    "timeout": _DAY,
                 },
                 "path_prefix": "/hold",
+                # The next control plane is asked; the time limit of the request ends that. Envoy
+                # takes the longest interval for that of an answer, too.
+                "retry_policy": {
+                    "retry_on": "connect-failure,refused-stream,reset",
+                    "num_retries": _WITHOUT_END,
+                    "retry_back_off": {"base_interval": "0.1s", "max_interval": _DAY},
+                },
             },
             "allowed_headers": {"patterns": [{"exact": SERVICE_HEADER}]},
             "status_on_error": {"code": "ServiceUnavailable"},
