@@ -14,6 +14,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--rows", type=int, default=320)
 parser.add_argument("--pause", type=float, help="seconds between steps; tells where it is, too")
+parser.add_argument("--last-after", help="file of the job that the last epoch waits for")
 options = parser.parse_args()
 
 
@@ -39,6 +40,11 @@ def loss(y_true, y_pred):
 
 class Told(keras.callbacks.Callback):
     """Takes its time, and writes down where training is."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if options.last_after is not None and epoch == options.epochs - 1:
+            while not (context().job_dir / options.last_after).exists():
+                time.sleep(0.05)
 
     def on_train_batch_end(self, batch, logs=None):
         time.sleep(options.pause)
