@@ -6,7 +6,6 @@ whose peak of memory is that of inference.
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sys
 import time
@@ -20,6 +19,7 @@ from pydantic import Field
 
 from timonel.edge.report import TensorFacts, Timing
 from timonel.models.child import answer_request, end_with_parent
+from timonel.models.flatbuffers import forget_state
 from timonel.models.schema import StoredDocument
 
 _SECONDS = 1.0
@@ -89,10 +89,7 @@ class LiteModel:
 
     def call(self, encoded: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
         """Return the model's own outputs for its own inputs."""
-        # The state of an LSTM, for example, is that of the last call. Variables of signatures that
-        # are never called have no memory.
-        with contextlib.suppress(RuntimeError):
-            self._interpreter.reset_all_variables()
+        forget_state(self._interpreter)
         outputs: dict[str, npt.NDArray[Any]] = self._runner(**encoded)
         return outputs
 

@@ -8,7 +8,6 @@ neither.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import struct
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from timonel.models.flatbuffers import forget_state
 from timonel.models.inspection import TFLITE_FILE
 from timonel.models.runtime_choice import FLATBUFFER_FILE, chosen_runtime
 from timonel.serving.protos.messages import meta_graph_pb2
@@ -220,7 +220,7 @@ class _Interpreter:
         return {name: np.asarray(value) for name, value in values.items()}
 
     def _call(self, entry: _Entry, inputs: Mapping[str, Array]) -> Mapping[str, Any]:
-        self._forget()
+        forget_state(self._own)  # of another client's request
         if entry.key is not None:
             runner = self._runners.get(entry.key)
             if runner is None:
@@ -235,18 +235,6 @@ class _Interpreter:
             own.set_tensor(number, inputs[name])
         own.invoke()
         return {name: own.get_tensor(number) for name, number in entry.outputs.items()}
-
-    def _forget(self) -> None:
-        """Reset variables, such as the state of an LSTM: it is that of another client's request."""
-        try:
-            self._own.reset_all_variables()
-        except RuntimeError:
-            # Those of signatures that no request has called have no memory yet.
-            with contextlib.suppress(RuntimeError):
-                for key in self._own.get_signature_list():
-                    runner = self._own.get_signature_runner(key)
-                    self._own._interpreter.AllocateTensors(runner._subgraph_index)
-                self._own.reset_all_variables()
 
 
 def _metadata_in(content: bytes) -> list[tuple[str, Any]]:
