@@ -40,7 +40,8 @@ else:
     filters, side = 32, min(shape[:2])
     while side > 8:  # a photograph is halved four times, a digit of 8 x 8 pixels never
         model.add(keras.layers.Conv2D(filters, 3, strides=2, padding="same"))
-        model.add(keras.layers.BatchNormalization())
+        # Over the rows of all workers, which train as one does.
+        model.add(keras.layers.BatchNormalization(synchronized=True))
         model.add(keras.layers.ReLU())
         filters, side = min(2 * filters, 128), side // 2
     model.add(keras.layers.Conv2D(filters, 3, padding="same", activation="relu"))

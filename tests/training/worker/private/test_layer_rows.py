@@ -39,7 +39,8 @@ class Centred(L.Layer):
 class Block(L.Layer):
     def __init__(self):
         super().__init__()
-        self.parts = [L.LayerNormalization(), L.Dense(4), L.BatchNormalization(), L.Dropout(0.2)]
+        whole = L.BatchNormalization(synchronized=True)
+        self.parts = [L.LayerNormalization(), L.Dense(4), whole, L.Dropout(0.2)]
 
     def call(self, x, training=None):
         for part in self.parts:
@@ -107,6 +108,7 @@ KINDS = {
     "noise": lambda: sequential(Noise()),
     "counts": lambda: sequential(Counts()),
     "embeds": lambda: sequential(Embeds()),
+    "frozen": lambda: sequential(L.BatchNormalization(trainable=False)),
     "normal": lambda: Own(L.Dense(4), L.BatchNormalization(), L.Dense(1)),
     "added": lambda: functional(lambda x: x + 2 * x),
 }
@@ -134,6 +136,8 @@ def test_it_is_told_of_layers_of_the_script(flavour: str) -> None:
     lines = [line for line in done.stdout.splitlines() if line.startswith("found ")]
     found = json.loads(lines[0].removeprefix("found "))
     mixing = {name: lines for name, lines in found.items() if lines}
+    (of_normal,) = mixing.pop("normal")
+    assert "BatchNormalization computes mean and variance from the rows of each" in of_normal
     assert set(mixing) == {"pairs", "centred", "reversed", "operation"}
     for name, lines in mixing.items():
         assert len(lines) == 1, (name, lines)

@@ -37,11 +37,13 @@ def install(keras: Any) -> None:
     if keras.__name__ == "keras":
         from keras.src.backend.tensorflow.trainer import TensorFlowTrainer  # noqa: PLC0415
 
+        wrap(keras.layers.BatchNormalization, "_moments", _normalizing)
         layer._losses = _terms_of_replica()
         wrap(TensorFlowTrainer, "_aggregate_additional_loss", _adding_keras3)
     else:
         from tf_keras.src.engine.compile_utils import LossesContainer  # noqa: PLC0415
 
+        wrap(keras.layers.BatchNormalization, "_get_training_value", _choosing_mode)
         wrap(LossesContainer, "__call__", _adding_tf_keras)
 
 
@@ -61,13 +63,36 @@ def _calling_layer(
         _examined.add(layer)
         _warn_of_mixed_rows(layer, inputs, [*values, *outputs])
     present.computed += outputs
-    # It averages over a replica's rows in any case.
-    is_normal = isinstance(layer, keras.layers.BatchNormalization)
-    if is_normal and replica() is None:
-        warn_of_part(layer.name)
-    if is_outer or is_normal:
+    if is_outer or isinstance(layer, keras.layers.BatchNormalization):
         present.outputs.append(found)
     return found
+
+
+def _normalizing(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Wrap the mean and variance of a batch, which Keras 3 computes in training only."""
+    _warn_of_own_moments(layer)
+    return original(layer, *args, **kwargs)
+
+
+def _choosing_mode(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Wrap the choice between training and inference of a BatchNormalization of tf-keras."""
+    is_training = original(layer, *args, **kwargs)
+    if is_training is not False:
+        _warn_of_own_moments(layer)
+    return is_training
+
+
+def _warn_of_own_moments(layer: Any) -> None:
+    if present.layout is None:
+        return
+    if replica() is None:
+        warn_of_part(layer.name)
+    elif not layer.synchronized:
+        warn(
+            "BatchNormalization computes mean and variance from the rows of each replica, so that "
+            "the results differ from those of one worker and one device: "
+            "BatchNormalization(synchronized=True) computes them from all rows"
+        )
 
 
 def _is_operation(layer: Any) -> bool:
@@ -77,6 +102,8 @@ def _is_operation(layer: Any) -> bool:
 
 def _calls_operations(keras: Any, layer: Any) -> bool:
     """Whether a layer may compute anything besides the layers that it calls."""
+    if isinstance(layer, keras.layers.BatchNormalization):
+        return False  # it has a warning of its own
     inner = [*getattr(layer, "operations", ()), *getattr(layer, "layers", ())]
     return (
         is_class_of_script(type(layer))
