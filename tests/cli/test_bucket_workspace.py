@@ -136,11 +136,14 @@ def test_expired_credentials_are_one_line(
     assert err.splitlines() == [f"error: {problem}: renew them, and repeat the command"]
 
 
-def test_what_needs_a_folder_is_refused(faulty: Server, call: Call) -> None:
+def test_what_needs_a_folder_is_refused(faulty: Server, call: Call, tmp_path: Path) -> None:
     ObjectStore(faulty[0]).write(
         "FORMAT", b'{"kind": "workspace", "format": 1, "id": "0123456789abcdef0123456789abcdef"}'
     )
-    _, err = (process := call("a", "migrate")).communicate(timeout=60)
+    (tmp_path / "s.py").write_text("")
+    (tmp_path / "cluster.json").write_text('{"cluster": {"chief": ["127.0.0.1:1"]}}')
+    options = ("--cluster", tmp_path / "cluster.json", "--task-type", "chief", "--task-index", "0")
+    _, err = (process := call("a", "train", tmp_path / "s.py", *options)).communicate(timeout=60)
     assert process.returncode == 2, err
-    assert "migrate does not work with a workspace in a bucket" in err
+    assert "--cluster does not work with a workspace in a bucket" in err
     assert len(err.splitlines()) == 1

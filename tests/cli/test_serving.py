@@ -371,9 +371,3 @@ def test_exporting_without_a_run(timonel: Timonel, place: Workspace) -> None:
     assert "no training run yet" in outcome.error_line
     assert "Missing option" in timonel("export").error_line
     assert timonel("export", "--name", "a/b").exit_code == 2
-
-
-def test_nothing_to_lift(timonel: Timonel, place: Workspace) -> None:
-    outcome = timonel("migrate")
-    assert outcome.exit_code == 0
-    assert "nothing to upgrade" in outcome.out

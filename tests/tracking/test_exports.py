@@ -24,7 +24,7 @@ def test_the_public_names() -> None:
     assert set(storage.__all__) == {
         "FORMATS", "Workspace", "append_line", "digest_bytes", "digest_file", "digest_tree",
         "document", "exclusive", "find_workspace", "is_held", "is_local", "join", "local_path",
-        "migrate_workspace", "normalise", "publish_dir", "quick_digest", "read_document",
+        "normalise", "publish_dir", "quick_digest", "read_document",
         "verify_file", "write_bytes", "write_document", "write_json", "write_text",
     }  # fmt: skip
     for module in (tracking, mirrors, storage):

@@ -1,4 +1,4 @@
-"""What the first release wrote is read by every later one, or lifted by ``timonel migrate``."""
+"""What the first release wrote is read by every later one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from timonel.storage import Workspace, find_workspace, read_document
-from timonel.storage.documents import migrate_workspace
 from timonel.tracking import Artifact, read_run
 
 FORMATS = Path(__file__).parent.parent / "fixtures" / "formats"
@@ -18,9 +17,8 @@ RUN_ID = "train-20261120-181530-7f3a"
 
 @pytest.fixture
 def old(tmp_path: Path) -> Workspace:
-    """A workspace of the first format, lifted to the present one."""
+    """A workspace of the first format."""
     shutil.copytree(FORMATS / "1" / "workspace", tmp_path / "w")
-    migrate_workspace(tmp_path / "w")
     return find_workspace(tmp_path / "w", create=False)
 
 

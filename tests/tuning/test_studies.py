@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
@@ -402,16 +401,6 @@ def test_steps_that_storages_refuse(workspace: Workspace, tmp_path: Path, steps:
     assert [(trial.status, trial.values, trial.curve) for trial in found.trials] == [
         ("succeeded", (1.0,), ())
     ]
-
-
-def test_studies_of_an_earlier_release(workspace: Workspace) -> None:
-    found = study(workspace, "old", trials=1)
-    path = found.folder / "study.json"
-    settings = json.loads(path.read_text())
-    for name in ("storage", "thresholds", "start_from"):
-        del settings["options"][name]
-    path.write_text(json.dumps(settings))
-    assert len(resume("old", trials=2, workspace=workspace).trials) == 2
 
 
 def test_the_next_controller_stops_a_trial_that_a_rule_gave_up(

@@ -72,7 +72,6 @@ ENTRIES = (
     CommandEntry(
         "cluster", KEEP, "Check a Kubernetes cluster, and prepare rights and nodes for jobs."
     ),
-    CommandEntry("migrate", KEEP, "Upgrade the workspace to the file formats of this release."),
     CommandEntry("doctor", KEEP, "Check this machine: versions, devices, memory, performance."),
 )
 """All commands, in help order."""

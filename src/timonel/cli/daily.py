@@ -96,7 +96,6 @@ EXAMPLES: dict[str, str] = {
     "cluster check": "timonel cluster check --run",
     "cluster rbac": "timonel cluster rbac --user maria > rights.yaml",
     "cluster plan": "timonel cluster plan --on gke --gpu l4:1 --nodes 0:4",
-    "migrate": "timonel migrate",
     "prune": "timonel prune --older-than 30d --keep-last 10 --dry-run",
     "doctor": "timonel doctor",
 }

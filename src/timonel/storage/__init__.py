@@ -11,7 +11,6 @@ from timonel.storage.digests import (
 from timonel.storage.documents import (
     FORMATS,
     document,
-    migrate_workspace,
     read_document,
     write_document,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "is_local",
     "join",
     "local_path",
-    "migrate_workspace",
     "normalise",
     "publish_dir",
     "quick_digest",

@@ -279,7 +279,7 @@ def _id_of(body: Mapping[str, Any], uri: str) -> str:
     if not _ID.fullmatch(found):
         raise CorruptError(
             f"{uri}/FORMAT has no valid id",
-            hint=f'an earlier release wrote it: add "id": "{uuid.uuid4().hex}" to that object',
+            hint=f'add "id": "{uuid.uuid4().hex}" to that object',
         )
     return found
 
@@ -296,14 +296,6 @@ def _make_private(folder: Path) -> None:
 def _missing(place: str) -> NotFoundError:
     return NotFoundError(
         f"no workspace at {place}", hint=f"check --workspace or {ENVIRONMENT_VARIABLE}"
-    )
-
-
-def bucket_error(feature: str, uri: str, hint: str | None = None) -> InputError:
-    """Return the error for a feature that needs a workspace in a local folder."""
-    return InputError(
-        f"{feature} does not work with a workspace in a bucket: {uri}",
-        hint=hint or "use a local folder: --workspace FOLDER",
     )
 
 

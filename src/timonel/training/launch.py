@@ -12,10 +12,9 @@ from typing import Any, ClassVar, Literal, Unpack, cast
 
 from timonel.arguments import checked
 from timonel.engines import Engine, PreviewingEngine, get_engine
-from timonel.errors import Interrupted, SpecError
+from timonel.errors import InputError, Interrupted, SpecError
 from timonel.options import documented, with_defaults
 from timonel.storage import Workspace, find_workspace
-from timonel.storage.workspace import bucket_error
 from timonel.tracking import new_run_id
 from timonel.training import attached, jobs, mpi, record
 from timonel.training.entries import Entry
@@ -202,7 +201,10 @@ def _engine(engine: str | Engine | None, workspace: Workspace) -> Engine:
 def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
     """Check that a task of a user-managed cluster can run here."""
     if workspace.is_remote:
-        raise bucket_error("--cluster", workspace.uri)
+        raise InputError(
+            f"--cluster does not work with a workspace in a bucket: {workspace.uri}",
+            hint="use a local folder: --workspace FOLDER",
+        )
     for option, is_given in given.items():
         if is_given:
             raise SpecError(

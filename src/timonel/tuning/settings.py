@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, field_validator
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from timonel.engines import DEFAULT_ENGINE
-from timonel.options import with_defaults
 from timonel.tuning.limits import StudyLimits
 from timonel.tuning.objectives import Objective, Threshold
 from timonel.tuning.space import SearchSpace
-from timonel.tuning.tune_options import TuneOptions
 
 
 class StudySettings(BaseModel):
@@ -36,12 +34,6 @@ class StudySettings(BaseModel):
     digests: dict[str, str] = Field(
         default_factory=dict, description="Digests of the script and the datasets."
     )
-
-    @field_validator("options")
-    @classmethod
-    def _complete(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Add the options that an earlier release did not have."""
-        return {**with_defaults(TuneOptions, {}), **given}
 
     @property
     def trials(self) -> int:

@@ -20,7 +20,6 @@ from timonel.serving.auth.keys import (
 )
 from timonel.serving.auth.reloaded_file import LOOK_S
 from timonel.serving.settings.auth import Right
-from timonel.storage import write_json
 
 
 def test_a_key_is_recognised_until_it_expires():
@@ -135,21 +134,6 @@ def test_a_server_follows_the_file(tmp_path, caplog):
     assert not is_known()
     path.unlink()
     assert not is_known()
-
-
-def test_keys_of_the_previous_format_get_no_more_rights_than_they_had(tmp_path):
-    _, entry = new_key("ci", now=1.0)
-    (stored,) = to_body([entry])["keys"]
-    del stored["right"]
-    permissions = [
-        ["predict,status,metadata:*"], ["predict:*", "admin:*"], ["predict:digits"], ["status:*"]
-    ]  # fmt: skip
-    keys = [stored | {"id": str(n), "permissions": each} for n, each in enumerate(permissions)]
-    write_json(tmp_path / "keys.json", {"kind": "api-keys", "format": 1, "keys": keys})
-    found = read_entries(tmp_path / "keys.json")
-    assert [(each.right, each.is_valid(2.0)) for each in found] == [
-        (Right.USE, True), (Right.ADMIN, True), (Right.USE, False), (Right.USE, False)
-    ]  # fmt: skip
 
 
 def test_a_file_of_an_endpoint_is_refused_with_the_cure(tmp_path):

@@ -23,7 +23,6 @@ from timonel.errors import CorruptError, NotFoundError
 from timonel.serving.auth.reloaded_file import ReloadedFile
 from timonel.serving.settings.auth import Right
 from timonel.storage import exclusive, read_document, write_document
-from timonel.storage.documents import upgrade
 
 PREFIX = "tml_"
 _ID_BYTES = 6
@@ -138,7 +137,7 @@ def read_entries(path: Path) -> tuple[KeyRecord, ...]:
     except CorruptError as error:
         hint = f"{_CURE}; lines of the form client=key are for 'timonel deploy'"
         raise CorruptError(error.message, hint=hint) from error
-    return from_body(upgrade(document, str(path)), str(path))
+    return from_body(document, str(path))
 
 
 def change_entries(

@@ -13,12 +13,12 @@ from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.copies import Copies
 
 
-def test_a_checkpoint_that_lacks_state_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_release_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "epoch-0001"
     checkpoint_format.write(folder, FitState(Progress((0,)), [np.arange(3)]))
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps({**state, "format": 2}))
-    with pytest.raises(FormatError, match="lack state"):
+    with pytest.raises(FormatError, match="an earlier timonel wrote it"):
         checkpoint_format.read(folder)
 
 

@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from timonel.errors import CorruptError, FormatError
+from timonel.errors import CorruptError
 from timonel.storage import publish_dir, read_document, write_document
-from timonel.storage.documents import FORMATS
 from timonel.training import checkpoints
 from timonel.training.checkpoints import ARRAYS, STATE
 from timonel.training.worker.state import flat
@@ -183,11 +182,6 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
 def read(folder: Path) -> Checkpoint:
     """Read and verify a checkpoint."""
     state = read_document(folder / STATE, "checkpoint")
-    if state["format"] < FORMATS["checkpoint"]:
-        raise FormatError(
-            f"{folder} is of an earlier release, whose checkpoints lack state",
-            hint="start the job anew",
-        )
     try:
         return Checkpoint(folder, _state_of(folder, state))
     except (KeyError, ValueError, TypeError, IndexError) as error:
