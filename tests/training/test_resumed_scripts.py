@@ -45,6 +45,16 @@ def test_some_scripts(number: int, tmp_path: Path, agents: WarmAgents) -> None:
     compare_copies(draws("some", ("one",), 36, seed="0")[number], tmp_path, agents)
 
 
+@pytest.mark.parametrize("kill", ["a:0:7", "a:0:8"])
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_the_loss_that_a_step_of_the_script_returns(
+    flavour: str, kill: str, tmp_path: Path, agents: WarmAgents
+) -> None:
+    """In the middle of an epoch, and after one: Keras would show a metric that it has built."""
+    draw = Draw((), "steps", "target_network", "one", "one", flavour, (kill,))
+    compare_copies(draw, tmp_path, agents)
+
+
 @pytest.mark.parametrize("mode", ["devices", "workers", "synchronous", "asynchronous"])
 def test_jobs_of_each_mode(
     mode: str, tmp_path: Path, jobs_workspace: Workspace, engine: BareEngine

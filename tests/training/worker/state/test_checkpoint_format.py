@@ -17,7 +17,7 @@ def test_a_checkpoint_of_an_earlier_release_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "epoch-0001"
     checkpoint_format.write(folder, FitState(Progress((0,)), [np.arange(3)]))
     state = json.loads((folder / "state.json").read_text())
-    (folder / "state.json").write_text(json.dumps({**state, "format": 2}))
+    (folder / "state.json").write_text(json.dumps({**state, "format": 3}))
     with pytest.raises(FormatError, match="an earlier timonel wrote it"):
         checkpoint_format.read(folder)
 

@@ -221,7 +221,8 @@ class Fits:
         logger.info("fit %d resumes at epoch %d%s", call.number, progress.next_epoch + 1, step)
         arguments["initial_epoch"] = progress.next_epoch
         callback_state.go_on(self._keras, arguments.get("callbacks"))
-        building.ensure_built(self._keras, call.model, arguments.get("x"))
+        built = saved.state.extra["built"]
+        building.ensure_built(self._keras, call.model, arguments.get("x"), built)
         # Fails early if the model has changed; the state is restored once callbacks have begun.
         restore_model(call.model, saved.state, self._replicas, self.services.variables)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tensorflow as tf
@@ -28,8 +28,8 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     return list(own() if callable(own) and not isinstance(own, list) else own)
 
 
-def ensure_built(keras: Any, model: Any, data: Any) -> None:
-    """Build a model and its metrics before restoring saved state.
+def ensure_built(keras: Any, model: Any, data: Any, parts: Collection[str] = ()) -> None:
+    """Build a model, and parts of `hidden_state.built_parts`, before restoring saved state.
 
     A model without ``call()``, such as a GAN, cannot be built from here: its parts are models. Data
     that cannot be read without consuming them are an error if the model takes its shapes from them.
@@ -46,8 +46,8 @@ def ensure_built(keras: Any, model: Any, data: Any) -> None:
         except (RuntimeError, TypeError, ValueError, tf.errors.InvalidArgumentError):
             if not hidden_state.may_take_other_data(model):
                 raise
-    if is_dataset(data):
-        hidden_state.build_metrics(keras, model, data.element_spec)
+    if parts and is_dataset(data):
+        hidden_state.build_metrics(keras, model, data.element_spec, parts)
 
 
 def averaging(model: Any, strategy: Any, replicas: int) -> Callable[[], None]:

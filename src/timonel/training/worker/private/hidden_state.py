@@ -10,7 +10,7 @@ import functools
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -167,8 +167,22 @@ def when_built(optimizer: Any, model: Any, then: Callable[[], None]) -> None:
 
 def compiled_parts(model: Any) -> tuple[Any, ...]:
     """Return what ``compile`` makes anew each time."""
-    loss = "compiled_loss" if _is_tf_keras(model) else "_compile_loss"
-    return getattr(model, "optimizer", None), getattr(model, loss, None)
+    return getattr(model, "optimizer", None), getattr(model, _loss_and_metrics(model)[0], None)
+
+
+def _loss_and_metrics(model: Any) -> tuple[str, str]:
+    if _is_tf_keras(model):
+        return "compiled_loss", "compiled_metrics"
+    return "_compile_loss", "_compile_metrics"
+
+
+def built_parts(model: Any) -> list[str]:
+    """Return which of the loss and the metrics of ``compile`` a step has used by now.
+
+    ``fit`` shows those that are built, whatever the script's step returns.
+    """
+    names = _loss_and_metrics(model)
+    return [name for name in names if getattr(getattr(model, name, None), "built", False)]
 
 
 def metric_variables(model: Any) -> list[Any]:
@@ -200,16 +214,23 @@ def build_symbolically(model: Any, batch: Any) -> None:
             model.optimizer.build(model.trainable_variables)
 
 
-def build_metrics(keras: Any, model: Any, spec: Any) -> None:
-    """Create the metrics' variables of a built model, which Keras creates in the first step."""
+def build_metrics(keras: Any, model: Any, spec: Any, parts: Collection[str]) -> None:
+    """Create the metrics' variables of a built model, which Keras creates in the first step.
+
+    ``parts`` are those of `built_parts` to build.
+    """
     if not all(isinstance(found, tf.TensorSpec) for found in tf.nest.flatten(spec)):
         return
     with model.distribute_strategy.scope():
         if keras.__name__ == "keras":
-            optimizer = getattr(model, "optimizer", None)
-            # Keras would build it; the step may give it other variables.
-            is_early = optimizer is not None and not optimizer.built
-            with replaced(optimizer, built=True) if is_early else contextlib.nullcontext():
+            others = [
+                getattr(model, each) for each in _loss_and_metrics(model) if each not in parts
+            ]
+            with contextlib.ExitStack() as left:
+                # Keras would build it; the step may give it other variables.
+                for each in (*others, getattr(model, "optimizer", None)):
+                    if each is not None and not each.built:
+                        left.enter_context(replaced(each, built=True))
                 build_symbolically(model, spec)
             return
         x, y, _ = keras.utils.unpack_x_y_sample_weight(spec)
@@ -217,20 +238,22 @@ def build_metrics(keras: Any, model: Any, spec: Any) -> None:
             return
 
         def look(*batch: Any) -> Any:
-            build_tf_keras_metrics(model, *batch)
+            build_tf_keras_metrics(model, *batch, parts=parts)
             return batch
 
         tf.function(look).get_concrete_function(x, y)
 
 
-def build_tf_keras_metrics(model: Any, x: Any, y: Any) -> None:
+def build_tf_keras_metrics(
+    model: Any, x: Any, y: Any, *, parts: Container[str] = ("compiled_loss", "compiled_metrics")
+) -> None:
     """Build the layers, loss and metrics of a model of tf-keras, from a batch."""
     predicted = model(x, training=False)
     loss = getattr(model, "compiled_loss", None)
-    if loss is not None and not loss.built:
+    if "compiled_loss" in parts and loss is not None and not loss.built:
         loss.build(predicted)
     metrics = getattr(model, "compiled_metrics", None)
-    if metrics is not None and not metrics.built:
+    if "compiled_metrics" in parts and metrics is not None and not metrics.built:
         metrics.build(predicted, metrics._conform_to_outputs(predicted, y))
 
 

@@ -97,6 +97,7 @@ class Snapshot:
         extra: dict[str, Any] = {
             "trained": trained,
             "is_recompiled": self._is_recompiled,
+            "built": hidden_state.built_parts(model),
             "model": self.others.keys_of(own),
             "attributes": self.others.attributes_of(model),
             "sums": len(sums) + len(awaited.sums),
