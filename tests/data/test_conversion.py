@@ -746,6 +746,15 @@ def test_labels_that_are_equal_numbers_are_named(
     )
 
 
+def test_labels_that_differ_by_case_or_spaces_are_named(
+    make_csv: MakeCsv, out: Path, workspace: Workspace
+) -> None:
+    labels = ("Big cat", "big  cat", "dog", "cat")
+    path = make_csv("a,b,y", *(f"{i / 2},v{i % 2},{labels[i % 4]}" for i in range(80)))
+    (warning,) = convert(path, out, label="y", workspace=workspace).manifest.source.warnings
+    assert warning.startswith("two labels, 'Big cat' and 'big  cat', are alike but for case or ")
+
+
 def records_of(dataset: Dataset) -> dict[str, str]:
     return {split: repr(list(dataset.examples(split))) for split in SPLITS}  # NaN is not equal
 

@@ -185,11 +185,14 @@ def _lookalikes(what: str, words: Sequence[str]) -> Iterator[str]:
     """Yield a warning for each word that only looks different from another one."""
     first: dict[object, str] = {}
     for word in words:
-        is_number = math.isfinite(parse_number(word))
-        key = Decimal(word) if is_number else unicodedata.normalize("NFC", word)
+        is_number, normal = math.isfinite(parse_number(word)), unicodedata.normalize("NFC", word)
+        key = Decimal(word) if is_number else " ".join(normal.casefold().split())
         if (known := first.setdefault(key, word)) != word:
-            how = "equal numbers" if is_number else "alike, but different Unicode characters"
-            cure = "write them alike" if is_number else "normalize them to NFC"
+            how, cure = "alike but for case or spaces", "write them alike"
+            if is_number:
+                how = "equal numbers"
+            elif normal == unicodedata.normalize("NFC", known):
+                how, cure = "alike, but different Unicode characters", "normalize them to NFC"
             yield f"two {what}, {known!r} and {word!r}, are {how}: {cure}, or they stay two"
 
 
