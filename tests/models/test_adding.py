@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 from tests.buckets import open_bucket
@@ -127,6 +130,87 @@ def test_code_in_keras_files_does_not_run(
     with pytest.raises(ModelError, match="cannot load"):
         add_model(repository, "m", tmp_path / f"m.{ending}")
     assert not Path(ran).exists()
+
+
+MKDIR = {"module": "os", "class_name": "function", "config": "mkdir", "registered_name": "mkdir"}
+CALLING = {
+    "Lambda": {
+        "function": MKDIR, "function_type": "function", "module": None, "arguments": {},
+        "output_shape": None, "output_shape_type": "raw", "output_shape_module": None,
+        "mask": None, "mask_type": "raw", "mask_module": None,
+    },
+    "TFOpLambda": {"function": "io.gfile.mkdir"},
+    "SlicingOpLambda": {"function": "compat.v1.gfile.MkDir"},
+}  # fmt: skip
+"""Layers whose function makes a folder, with their configurations."""
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+@pytest.mark.parametrize("kind", CALLING)
+def test_functions_that_a_configuration_names_are_not_called(
+    repository: ModelRepository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+    kind: str,
+) -> None:
+    """tf-keras calls them with constants of the file while it makes the model."""
+    import tf_keras
+
+    ran, file = tmp_path / "ran", tmp_path / f"m.{ending}"
+    inputs = tf_keras.Input((4,), name="x")
+    model = tf_keras.Model(inputs, tf_keras.layers.Dense(1, name="last")(inputs))
+    with warnings.catch_warnings():  # about HDF5
+        warnings.simplefilter("ignore")
+        model.save(str(file))
+    layer = {
+        "module": "keras.layers", "class_name": kind, "registered_name": None, "name": "e",
+        "config": {"name": "e", "trainable": True, "dtype": "float32"} | CALLING[kind],
+        "inbound_nodes": [[["_CONSTANT_VALUE", -1, str(ran), {}]]],
+    }  # fmt: skip
+    if kind != "Lambda":
+        layer["inbound_nodes"] = layer["inbound_nodes"][0]
+
+    def with_layer(text: str | bytes) -> str:
+        config = json.loads(text)
+        config["config"]["layers"].insert(1, layer)
+        return json.dumps(config)
+
+    if ending == "h5":
+        with h5py.File(file, "r+") as opened:
+            opened.attrs["model_config"] = with_layer(opened.attrs["model_config"])
+    else:
+        with zipfile.ZipFile(file) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in parts.items():
+                archive.writestr(name, with_layer(content) if name == "config.json" else content)
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    with pytest.raises(ModelError, match="it would call"):
+        add_model(repository, "m", file)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("ending", ["keras", "h5"])
+def test_operations_between_layers_of_tf_keras_are_taken(
+    repository: ModelRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    import tensorflow as tf
+    import tf_keras
+
+    inputs = tf_keras.Input((8,), name="x")
+    value = tf.reshape(tf.nn.relu(inputs + 1) * 2, (-1, 2, 4))
+    value = tf.squeeze(tf.concat([value, value], 1)[:, :1], 1)
+    value = tf.math.log1p(tf.abs(tf.reduce_mean(value, -1, keepdims=True)))
+    start = tf.constant_initializer(0.5)
+    last = tf_keras.layers.Dense(2, "softmax", bias_initializer=start, name="last")(value)
+    with warnings.catch_warnings():  # about HDF5
+        warnings.simplefilter("ignore")
+        tf_keras.Model(inputs, last).save(str(tmp_path / f"m.{ending}"))
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")
+    version, failure = add_model(repository, "m", tmp_path / f"m.{ending}")
+    assert failure is None
+    assert set(version.signatures["tensor"].outputs) == {"last"}
 
 
 def test_a_model_that_refuses_empty_texts_is_published_with_the_reason(

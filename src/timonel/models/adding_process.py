@@ -20,6 +20,7 @@ from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import saved_model_of
 from timonel.models.inspection import TFLITE_FILE, is_flatbuffer, signatures_of
 from timonel.models.safety.check import UnreadableModelError, check_saved_model
+from timonel.models.safety.keras_config import calls_in
 from timonel.models.schema import StoredDocument, StoredSignature
 
 KERAS_ENDINGS = (".keras", ".h5", ".hdf5")
@@ -62,7 +63,7 @@ def _export(request: AddRequest) -> None:
     keras = importlib.import_module("tf_keras" if is_legacy else "keras")
     try:
         # Unsafe layers, which would run Python code of the file, are refused by default.
-        with _refusing_code(keras.__name__):
+        with _refusing_code(keras.__name__, request.source):
             model = keras.models.load_model(str(request.source), compile=False)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -83,10 +84,12 @@ def _export(request: AddRequest) -> None:
     )
 
 
-def _refusing_code(keras: str) -> AbstractContextManager[Any]:
-    """Return a context in which tf-keras refuses code in HDF5 files, too; Keras 3 always does."""
+def _refusing_code(keras: str, source: Path) -> AbstractContextManager[Any]:
+    """Return a context in which tf-keras runs no code of a file, as Keras 3 never does."""
     if keras == "keras":
         return nullcontext()
+    if (call := next(calls_in(source), None)) is not None:
+        raise ValueError(f"it would call {call}")
     library: Any = importlib.import_module(f"{keras}.src.saving.serialization_lib")
     scope: AbstractContextManager[Any] = library.SafeModeScope(True)
     return scope
