@@ -155,7 +155,8 @@ class Fits:
         logger.info("fit %d finished before the restart: restoring its weights", call.number)
         # The script may give the same data to its next call.
         feed = feed_of(self._keras, call.arguments, call.number, resumes=True)
-        building.ensure_built(self._keras, call.model, call.arguments.get("x"))
+        built = saved.state.extra["built"]  # the script may read the results of metrics
+        building.ensure_built(self._keras, call.model, call.arguments.get("x"), built)
         callbacks = callback_state.listed(call.arguments.get("callbacks"))
         self._snapshot(call, callbacks, feed).restore(saved.state)
         feed.seek_end(saved.state.extra["data"])
