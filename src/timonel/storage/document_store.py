@@ -76,7 +76,7 @@ class DocumentStore(abc.ABC):
         Raises:
             NotFoundError: No such document.
             CorruptError: It is not a JSON object of that kind.
-            FormatError: Its format is newer than this release, or older than the previous one.
+            FormatError: Another release wrote it.
         """
         try:
             text = self.read_bytes(name).decode()
