@@ -187,11 +187,13 @@ def stopped(*processes: Identity) -> Iterator[None]:
             process.signal(signal.SIGCONT)
 
 
-def predict(endpoint: Endpoint, *values: float, **options: Any) -> httpx.Response:
+def predict(
+    endpoint: Endpoint, *values: float, timeout_s: float = 60, **options: Any
+) -> httpx.Response:
     """Ask over REST."""
     body = {"instances": list(values or (1.0,))}
     url = f"{endpoint.url}/v1/models/digits:predict"
-    return httpx.post(url, json=body, timeout=60, **options)
+    return httpx.post(url, json=body, timeout=timeout_s, **options)
 
 
 def ask_by_grpc(endpoint: Endpoint, value: float = 1.0, timeout_s: float = 60) -> float:

@@ -235,19 +235,23 @@ def test_deleting_an_endpoint_answers_its_held_requests(endpoints: Endpoints) ->
     assert "gone" not in {each.name for each in list_endpoints(endpoints.workspace)}
 
 
-def test_requests_that_wait_outlive_the_control_plane(endpoints: Endpoints) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
+def test_requests_that_wait_outlive_the_control_plane(
+    endpoints: Endpoints, number: signal.Signals
+) -> None:
     endpoint = endpoints.deploy("digits/1", name="held", min_replicas=0, timeout_s=60)
+    endpoint.change("long", limits={"timeout_s": 300.0})
+    endpoint.wait()
     endpoints.to_zero(endpoint)
-    with ThreadPoolExecutor(240) as pool:
+    with ThreadPoolExecutor(180) as pool:
         with stopped(endpoints.supervisor(service_name("held", 1))):  # no replica starts
-            held = [pool.submit(predict, endpoint) for _ in range(120)]
-            held_by_grpc = [pool.submit(ask_by_grpc, endpoint) for _ in range(20)]
+            held = [pool.submit(predict, endpoint, timeout_s=300) for _ in range(120)]
+            held_by_grpc = [pool.submit(ask_by_grpc, endpoint, 1.0, 300) for _ in range(20)]
             until(lambda: endpoint.status.versions[1].held == 140)
-            for expected in (160, 180):
-                assert endpoints.kill_control()
-                held += [pool.submit(predict, endpoint) for _ in range(20)]
-                until(lambda count=expected: endpoint.status.versions[1].held == count)  # type: ignore[misc]
-        assert Counter(each.result().status_code for each in held) == {200: 160}
+            assert endpoints.kill(SERVICE, number)
+            held += [pool.submit(predict, endpoint, timeout_s=300) for _ in range(20)]
+            until(lambda: endpoint.status.versions[1].held == 160)
+        assert Counter(each.result().status_code for each in held) == {200: 140}
         assert {each.result() for each in held_by_grpc} == {1.0}
 
 

@@ -66,7 +66,7 @@ def test_a_document_that_is_not_there(tmp_path: Path) -> None:
         read_document(tmp_path, "run")
 
 
-@pytest.mark.parametrize(("found", "cure"), [(1, "make it anew"), (3, "upgrade timonel")])
+@pytest.mark.parametrize(("found", "cure"), [(1, "start anew"), (3, "upgrade timonel")])
 def test_other_formats_are_refused(monkeypatch: pytest.MonkeyPatch, found: int, cure: str) -> None:
     monkeypatch.setattr("timonel.storage.documents.FORMATS", {"run": 2})
     check_format("run", 2, "here")

@@ -120,5 +120,5 @@ def check_format(kind: str, found: object, origin: str) -> None:
             f"{origin} has {kind} format {found}, this release reads {known}",
             hint="a newer timonel wrote it: upgrade timonel"
             if found > known
-            else "an earlier timonel wrote it: make it anew",
+            else "an earlier timonel wrote it: start anew",
         )

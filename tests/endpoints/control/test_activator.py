@@ -79,6 +79,20 @@ def test_requests_wait_for_what_a_new_control_plane_knows() -> None:
     asyncio.run(run())
 
 
+def test_requests_at_a_gateway_that_ends_are_refused() -> None:
+    async def run() -> None:
+        activator = Activator(lambda _: None)
+        activator.configure({"a-v1": (10, 60.0)})
+        waiting = Question(activator, "a-v1")
+        await settle()
+        activator.end()
+        late = Question(activator, "a-v1")
+        await asyncio.gather(waiting.task, late.task)
+        assert (waiting.status, late.status) == (REFUSED, REFUSED)
+
+    asyncio.run(run())
+
+
 def test_requests_to_a_removed_service_are_refused_while_they_wait() -> None:
     async def run() -> None:
         activator = Activator(lambda _: None)

@@ -42,8 +42,14 @@ logger = logging.getLogger(__name__)
 
 
 async def _serve(
-    controller: Controller, console: Console, health: socket.socket, pages: socket.socket
+    controller: Controller,
+    console: Console,
+    health: socket.socket,
+    pages: socket.socket,
+    *,
+    is_beside: bool = False,
 ) -> None:
+    """Run the control plane; ``is_beside`` a gateway that ends with it."""
     own = Health(controller.is_ready, controller.held, controller.ask_envoy)
     servers = [RestServer(own, health, _GRACE_S, {}), RestServer(console, pages, _GRACE_S, {})]
     for server in servers:
@@ -61,6 +67,8 @@ async def _serve(
             for other in others:
                 other.cancel()
     finally:
+        if is_beside:
+            controller.activator.end()
         for server in servers:
             await server.stop()
 
@@ -98,7 +106,7 @@ def _run_with_sidecar(workspace: Workspace, host: str, port: int, folder: Path) 
     bound = bind(host, port, "health")
     try:
         pages = bind("127.0.0.1", PAGES_PORT, "pages")
-        asyncio.run(_serve(controller, console, bound, pages))
+        asyncio.run(_serve(controller, console, bound, pages, is_beside=True))
     finally:
         engine.close()
         _drain(gateway)

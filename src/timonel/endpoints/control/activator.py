@@ -29,6 +29,7 @@ _Answer = tuple[int, str]
 """Status, and the reason if it is an error."""
 
 _UNKNOWN = "no such version of the endpoint"
+_ENDING = "this gateway ends"
 _RETRY_AFTER_S = 1
 _BACKLOG = 4096
 _CHECK_S = 0.5
@@ -47,6 +48,7 @@ class Activator:
         self._on_hold = on_hold
         self._limits: Mapping[str, tuple[int, float]] = {}
         self._is_configured = asyncio.Event()
+        self._is_ending = False
         self._failures: Mapping[str, str] = {}
         self._waiting: dict[str, asyncio.Future[_Answer]] = {}
         self._held: Counter[str] = Counter()
@@ -73,11 +75,19 @@ class Activator:
             if (reason := self._refusal(service)) is not None:
                 self._end(service, (REFUSED, reason))
 
+    def end(self) -> None:
+        """Refuse all requests: this gateway ends, and there are others."""
+        self._is_ending = True
+        for service in [*self._waiting]:
+            self._end(service, (REFUSED, _ENDING))
+
     def release(self, service: str) -> None:
         """Let the waiting requests of a service pass."""
         self._end(service, (200, ""))
 
     def _refusal(self, service: str) -> str | None:
+        if self._is_ending:
+            return _ENDING
         if service not in self._limits:
             return _UNKNOWN
         return self._failures.get(service)

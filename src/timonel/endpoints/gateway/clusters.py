@@ -16,8 +16,12 @@ from timonel.endpoints.gateway.parts import (
 )
 from timonel.processes.ports import UNIX
 
-_MOST = 1_000_000
-_UNLIMITED = {"max_connections": _MOST, "max_pending_requests": _MOST, "max_requests": _MOST}
+_NO_LIMIT = 1_000_000
+_UNLIMITED = {
+    "max_connections": _NO_LIMIT,
+    "max_pending_requests": _NO_LIMIT,
+    "max_requests": _NO_LIMIT,
+}
 """Limits of circuit breakers that do not open: replicas limit requests themselves."""
 _RETRIES = {"budget_percent": {"value": 50}, "min_retry_concurrency": 100}
 
@@ -68,7 +72,7 @@ def activator_cluster(places: Places) -> Json:
         "type": "STATIC",
         "connect_timeout": "1s",
         # Without a control plane, all requests that wait ask again.
-        "circuit_breakers": {"thresholds": [_UNLIMITED | {"max_retries": _MOST}]},
+        "circuit_breakers": {"thresholds": [_UNLIMITED | {"max_retries": _NO_LIMIT}]},
         "load_assignment": {
             "cluster_name": ACTIVATOR,
             "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],

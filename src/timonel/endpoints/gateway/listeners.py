@@ -28,7 +28,7 @@ from timonel.endpoints.gateway.parts import (
 )
 from timonel.endpoints.spec import EndpointSpec
 
-_WITHOUT_END = 1_000_000
+_MAX_RETRIES = 1_000_000
 _DAY = "86400s"
 
 
@@ -80,8 +80,8 @@ def hold_listener(places: Places) -> Json:
                 # The next control plane is asked; the time limit of the request ends that. Envoy
                 # takes the longest interval for that of an answer, too.
                 "retry_policy": {
-                    "retry_on": "connect-failure,refused-stream,reset",
-                    "num_retries": _WITHOUT_END,
+                    "retry_on": "5xx",  # also a question that is cut off, or not taken
+                    "num_retries": _MAX_RETRIES,
                     "retry_back_off": {"base_interval": "0.1s", "max_interval": _DAY},
                 },
             },

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,8 +121,13 @@ class EvaluatorFits:
         self.report.is_shared = looks is not None
         if wanted is None:
             logger.info("fit %d has no validation data. The evaluator has nothing to do.", number)
-        building.ensure_built(self.keras, model, arguments.get("x"))
-        evaluate = None if wanted is None else functools.partial(_evaluate, model, wanted)
+        ensure_built = functools.partial(
+            building.ensure_built, self.keras, model, arguments.get("x")
+        )
+        ensure_built()
+        evaluate = (
+            None if wanted is None else functools.partial(_evaluate, model, ensure_built, wanted)
+        )
         final = self.follower.follow(number, evaluate)
         if final is None:
             logger.warning("The trainers finished without fit %d. The evaluator ends.", number)
@@ -143,7 +148,14 @@ def restore_weights(model: Any, found: Checkpoint) -> None:
     Replicas(None).restore(own, found.state.variables[: len(own)])
 
 
-def _evaluate(model: Any, wanted: Mapping[str, Any], found: Checkpoint) -> dict[str, float]:
+def _evaluate(
+    model: Any,
+    ensure_built: Callable[[Collection[str]], object],
+    wanted: Mapping[str, Any],
+    found: Checkpoint,
+) -> dict[str, float]:
+    # Keras does not evaluate with metrics that exist and that no step has used.
+    ensure_built(found.state.extra["built"])
     restore_weights(model, found)
     results = model.evaluate(**wanted)
     return {

@@ -94,22 +94,22 @@ def test_nothing_is_taken_ahead_beyond_a_checkpoint(horizon: Horizon, limit: int
 
 @KERASES
 def test_models_that_workers_cannot_train_are_refused(flavour: Any) -> None:
-    check_model(flavour, _model(flavour), _settings())
+    check_model(flavour, _model(flavour))
     with pytest.raises(TimonelError, match="run_eagerly=True"):
-        check_model(flavour, _model(flavour, run_eagerly=True), _settings())
+        check_model(flavour, _model(flavour, run_eagerly=True))
 
 
 def test_a_legacy_optimizer_is_refused() -> None:
     model = _model(tf_keras)
     model.compile(tf_keras.optimizers.legacy.SGD(), "mse")
     with pytest.raises(TimonelError, match="the legacy optimizer SGD"):
-        check_model(tf_keras, model, _settings())
+        check_model(tf_keras, model)
 
 
 @KERASES
 def test_xla_is_refused_where_the_script_asks_for_it(flavour: Any) -> None:
     with pytest.raises(TimonelError, match="jit_compile=True"):
-        check_model(flavour, _model(flavour), _settings(), is_compiled=True)
+        check_model(flavour, _model(flavour), is_compiled=True)
 
 
 def test_a_precision_that_a_keras_cannot_train_in_is_refused() -> None:
@@ -121,18 +121,10 @@ def test_a_precision_that_a_keras_cannot_train_in_is_refused() -> None:
 
 
 @KERASES
-def test_layers_that_want_the_whole_batch_are_refused_where_it_is_divided(flavour: Any) -> None:
-    layer = flavour.layers.BatchNormalization(synchronized=True, name="whole")
-    check_model(flavour, _model(flavour, layer), _settings())
-    with pytest.raises(TimonelError, match="synchronized=True of the layer whole"):
-        check_model(flavour, _model(flavour, layer), _settings(backup_workers=0))
-
-
-@KERASES
 def test_layers_that_go_on_from_batch_to_batch_are_refused(flavour: Any) -> None:
     begin = flavour.layers.Input(batch_shape=(2, 3, 4))
     end = flavour.layers.LSTM(2, stateful=True, name="going_on")(begin)
     model = flavour.Model(begin, end)
     model.compile("sgd", "mse")
     with pytest.raises(TimonelError, match="the stateful layer going_on"):
-        check_model(flavour, model, _settings())
+        check_model(flavour, model)

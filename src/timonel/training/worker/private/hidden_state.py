@@ -10,7 +10,7 @@ import functools
 import random
 import sys
 import traceback
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -245,10 +245,11 @@ def build_metrics(keras: Any, model: Any, spec: Any, parts: Collection[str]) -> 
 
 
 def build_tf_keras_metrics(
-    model: Any, x: Any, y: Any, *, parts: Container[str] = ("compiled_loss", "compiled_metrics")
+    model: Any, x: Any, y: Any, *, parts: Collection[str] | None = None
 ) -> None:
     """Build the layers, loss and metrics of a model of tf-keras, from a batch."""
     predicted = model(x, training=False)
+    parts = _loss_and_metrics(model) if parts is None else parts
     loss = getattr(model, "compiled_loss", None)
     if "compiled_loss" in parts and loss is not None and not loss.built:
         loss.build(predicted)

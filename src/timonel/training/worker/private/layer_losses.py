@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.training.worker.private.attributes import replaced, wrap
+from timonel.training.worker.private.hidden_state import is_kerases
 from timonel.training.worker.private.loss_terms import present
 from timonel.training.worker.private.row_means import (
     batch_of,
@@ -68,10 +69,11 @@ def _calling_layer(
     return found
 
 
-def _normalizing(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _normalizing(original: Callable[..., Any], layer: Any, /, inputs: Any, mask: Any) -> Any:
     """Wrap the mean and variance of a batch, which Keras 3 computes in training only."""
-    _warn_of_own_moments(layer)
-    return original(layer, *args, **kwargs)
+    # With a mask they are those of the replica in any case.
+    _warn_of_own_moments(layer, is_masked=mask is not None)
+    return original(layer, inputs, mask)
 
 
 def _choosing_mode(original: Callable[..., Any], layer: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -82,15 +84,15 @@ def _choosing_mode(original: Callable[..., Any], layer: Any, /, *args: Any, **kw
     return is_training
 
 
-def _warn_of_own_moments(layer: Any) -> None:
+def _warn_of_own_moments(layer: Any, *, is_masked: bool = False) -> None:
     if present.layout is None:
         return
     if replica() is None:
         warn_of_part(layer.name)
-    elif not layer.synchronized:
+    elif is_masked or not layer.synchronized:
         warn(
             "BatchNormalization computes mean and variance from the rows of each replica, so that "
-            "the results differ from those of one worker and one device: "
+            "the results differ from those of one worker and one device: without a mask, "
             "BatchNormalization(synchronized=True) computes them from all rows"
         )
 
@@ -102,7 +104,7 @@ def _is_operation(layer: Any) -> bool:
 
 def _calls_operations(keras: Any, layer: Any) -> bool:
     """Whether a layer may compute anything besides the layers that it calls."""
-    if isinstance(layer, keras.layers.BatchNormalization):
+    if isinstance(layer, keras.layers.BatchNormalization) and is_kerases(type(layer).call):
         return False  # it has a warning of its own
     inner = [*getattr(layer, "operations", ()), *getattr(layer, "layers", ())]
     return (

@@ -93,7 +93,7 @@ class ParameterServerLoop:
 
     def fit(self, model: Any, arguments: dict[str, Any], watch: FitWatch) -> Any:
         """Train and return the ``History``; see `managed_fit.Fits`."""
-        check_model(self.keras, model, self.settings, is_compiled=model in self._compiled)
+        check_model(self.keras, model, is_compiled=model in self._compiled)
         described = describe(self.settings, self.workers)
         logger.info("%s", described)
         if self.settings.parameter_servers.backup_workers is None:

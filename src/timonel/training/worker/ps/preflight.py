@@ -82,7 +82,7 @@ def check_precision(keras: Any, settings: Settings) -> None:
         )
 
 
-def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool = False) -> None:
+def check_model(keras: Any, model: Any, *, is_compiled: bool = False) -> None:
     """Check that workers can train a compiled model; ``is_compiled``: the script asked for XLA."""
     if model.run_eagerly:
         raise TimonelError(
@@ -107,11 +107,4 @@ def check_model(keras: Any, model: Any, settings: Settings, *, is_compiled: bool
             raise TimonelError(
                 f"parameter servers do not support the stateful layer {layer.name}",
                 hint="batches go to several workers at once: use stateful=False",
-            )
-        divides = settings.parameter_servers.backup_workers is not None
-        if divides and getattr(layer, "synchronized", False):
-            raise TimonelError(
-                f"--backup-workers does not support synchronized=True of the layer {layer.name}",
-                hint="workers do not know each other's parts: leave it out, or leave out "
-                "--backup-workers, so that each takes whole batches",
             )
