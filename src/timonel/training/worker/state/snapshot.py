@@ -122,11 +122,6 @@ class Snapshot:
 
     def restore(self, state: FitState) -> None:
         """Restore everything except the epoch's metrics."""
-        if state.extra["is_recompiled"] and not state.progress.finished:
-            raise TimonelError(
-                "cannot resume: a callback has compiled the model before the checkpoint",
-                hint="call compile between two calls of fit, or change the optimizer's values",
-            )
         self._awaited = restore_model(self.model, state, self.replicas, self.others)
         self._trained = int(state.extra["trained"])
         hidden_state.count_steps(self.model, self._trained)
@@ -172,6 +167,11 @@ def restore_model(
     model: Any, state: FitState, replicas: Replicas, others: ProcessVariables
 ) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process."""
+    if state.extra["is_recompiled"] and not state.progress.finished:
+        raise TimonelError(
+            "cannot resume: a callback has compiled the model before the checkpoint",
+            hint="call compile between two calls of fit, or change the optimizer's values",
+        )
     # The optimizer's are restored when the training step has created them. They are returned: a
     # state that is saved before its first step includes them.
     keys, sums = state.extra["model"], int(state.extra["sums"])
