@@ -20,7 +20,7 @@ from timonel.models.child import answer_request, end_with_parent
 from timonel.models.exports import saved_model_of
 from timonel.models.inspection import TFLITE_FILE, is_flatbuffer, signatures_of
 from timonel.models.safety.check import UnreadableModelError, check_saved_model
-from timonel.models.safety.keras_config import calls_in
+from timonel.models.safety.keras_config import calls_of
 from timonel.models.schema import StoredDocument, StoredSignature
 
 KERAS_ENDINGS = (".keras", ".h5", ".hdf5")
@@ -88,7 +88,7 @@ def _refusing_code(keras: str, source: Path) -> AbstractContextManager[Any]:
     """Return a context in which tf-keras runs no code of a file, as Keras 3 never does."""
     if keras == "keras":
         return nullcontext()
-    if (call := next(calls_in(source), None)) is not None:
+    if (call := next(calls_of(source), None)) is not None:
         raise ValueError(f"it would call {call}")
     library: Any = importlib.import_module(f"{keras}.src.saving.serialization_lib")
     scope: AbstractContextManager[Any] = library.SafeModeScope(True)

@@ -29,7 +29,7 @@ def sequential() -> Any:
             layers.RandomFlip("horizontal"),
             layers.Rescaling(2.0, offset=-1.0),
             layers.Conv2D(4, 3, use_bias=False),
-            layers.BatchNormalization(),
+            layers.BatchNormalization(synchronized=True),
             layers.LeakyReLU(negative_slope=0.3),
             layers.SeparableConv2D(4, 3, activation="relu", padding="same"),
             layers.MaxPooling2D(),
@@ -180,6 +180,21 @@ def test_a_model_of_tf_keras_keeps_its_loss(modules: SimpleNamespace, tmp_path: 
     inputs = np.ones((1, 3), np.float32)
     found = modules.rebuild(architecture, model.variables)(inputs)
     np.testing.assert_allclose(found, model(inputs))
+
+
+def test_an_architecture_that_names_functions_is_refused(
+    modules: SimpleNamespace, tmp_path: Path
+) -> None:
+    from tf_keras import Input, Sequential
+    from tf_keras.layers import Dense
+
+    model = Sequential([Input((3,)), Dense(2)])
+    write_architecture(tmp_path, model, "tf_keras", model.variables)
+    architecture = read_architecture(tmp_path)
+    initializer = {"module": "os", "class_name": "mkdir", "config": str(tmp_path / "ran")}
+    architecture.config["config"]["layers"][1]["config"]["kernel_initializer"] = initializer
+    with pytest.raises(ModelError, match="would call mkdir of the module os"):
+        modules.rebuild(architecture, model.variables)
 
 
 def test_layers_without_integers_stay_in_float(modules: SimpleNamespace, tmp_path: Path) -> None:

@@ -35,21 +35,26 @@ subtract tanh tensordot tile transpose unstack where zeros zeros_like
 """Those of the API itself."""
 
 
-def calls_in(path: Path) -> Iterator[str]:
+def calls_of(file: Path) -> Iterator[str]:
     """Yield what a Keras file would have tf-keras call besides layers and their mathematics.
 
     Raises:
         ValueError: The configuration cannot be read.
     """
-    for text in _configurations(path):
-        waiting: list[Any] = [_parsed(text)]
-        while waiting:
-            found = waiting.pop()
-            if isinstance(found, dict):
-                yield from _calls(found)
-                waiting += found.values()
-            elif isinstance(found, list):
-                waiting += found
+    for text in _configurations(file):
+        yield from calls_in(_parsed(text))
+
+
+def calls_in(config: Any) -> Iterator[str]:
+    """Yield what a model's configuration would have tf-keras call besides those."""
+    waiting = [config]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield from _calls(found)
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
 
 
 def _configurations(path: Path) -> Iterator[str | bytes]:

@@ -15,10 +15,11 @@ import tf_keras
 
 from timonel.errors import ModelError
 from timonel.models.architecture import Architecture
+from timonel.models.safety.keras_config import calls_in
 
 _TRAINING_ONLY = ("_initializer", "_regularizer", "_constraint")
 """Suffixes of settings that a trained model does not need."""
-_IGNORED = {"dtype", "data_format", "trainable", "optional", "sparse", "ragged"}
+_IGNORED = {"dtype", "data_format", "trainable", "optional", "sparse", "ragged", "synchronized"}
 _RENAMED = {("LeakyReLU", "negative_slope"): "alpha"}
 _MODELS = {"Functional", "Sequential", "Model"}
 
@@ -26,6 +27,8 @@ _MODELS = {"Functional", "Sequential", "Model"}
 def rebuild(architecture: Architecture, variables: Sequence[Any]) -> Any:
     """Build a float32 tf-keras model with the same layers and variables of a SavedModel."""
     if architecture.keras == "tf_keras":
+        if (call := next(calls_in(architecture.config), None)) is not None:
+            raise ModelError(f"making the model anew would call {call}")
         model = tf_keras.models.model_from_json(json.dumps(architecture.config))
     else:
         outer = _Graph(architecture.config)
