@@ -125,7 +125,6 @@ class Route(NamedTuple):
     Args:
         methods: The methods; empty for any.
         pattern: Matches the whole percent-encoded path with its query.
-        answer: Returns the response.
         right: The right that a request needs; None: anyone may ask.
     """
 
@@ -189,7 +188,6 @@ def on_disconnect(receive: Receive | None, cancel: Callable[[], object]) -> Iter
 
     Args:
         receive: The request's channel, after its body has been read; None to watch nothing.
-        cancel: Gives up the request.
     """
     if receive is None:
         yield

@@ -64,7 +64,6 @@ def supervise(
     Must be called in the main thread of a dedicated process.
 
     Args:
-        settings: The server's settings.
         on_ready: Called once, when the server first accepts requests.
         leash: A file descriptor; the server also stops when the other end is closed.
         log: The log file of this process, for the server's record.

@@ -17,9 +17,7 @@ def bind(host: str, port: int, purpose: str) -> socket.socket:
     """Bind a port without listening; clients are refused until the caller listens.
 
     Args:
-        host: The address of this machine to bind to.
         port: The port; 0 for any free one.
-        purpose: What the port is for, for the error message.
 
     Raises:
         ServingError: The port is in use or not permitted, or the address is not of this machine.

@@ -36,7 +36,6 @@ def run_reporting(descriptor: int, run: Callable[..., None]) -> int:
     """Run a server, and report on the descriptor; return the exit code.
 
     Args:
-        descriptor: The file descriptor for the report.
         run: Runs the server; calls its argument ``on_ready`` with the server's record.
     """
     configure_logging()

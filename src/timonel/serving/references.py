@@ -82,7 +82,6 @@ def resolve(
         reference: A model of the workspace (``digits``, ``digits/3``), a folder of numbered
             versions, one of those versions' folders, or the URI of such a folder in a bucket. With
             an alias (``digits@champion``), its version is served, and another one when it moves.
-        workspace: The workspace to look up models by name.
         version: The only version to serve; None serves the latest and follows new ones.
 
     Raises:

@@ -37,11 +37,8 @@ def _sets(
     """Return the option for the setting with a dotted name.
 
     Args:
-        path: The name.
-        panel: Section of the command line's help.
         computed: The default in words, if it depends on the machine.
         in_units: Whether the default is shown as a size such as ``32MiB``.
-        **more: Further fields of the option.
     """
     *groups, name = path.split(".")
     model: type[SettingsModel] = ServerSettings

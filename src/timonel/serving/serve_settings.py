@@ -74,10 +74,8 @@ def settings_of(
     it monitors it. The key is never written to disk.
 
     Args:
-        models: The models.
         options: The options, without those that are about models.
         config_file: The file of a config that names the models.
-        servers: The folder for records of servers.
     """
     options = with_defaults(ServeOptions, options)
     _check_companions(options)

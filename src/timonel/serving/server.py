@@ -61,7 +61,6 @@ def run(
     collection.
 
     Args:
-        settings: The server's settings.
         on_ready: Called once, when the server accepts requests.
         leash: A file descriptor; the server also stops when the other end is closed.
         log: The log file of this process, for the server's record.

@@ -13,13 +13,7 @@ ANONYMOUS = "timonel.anonymous"
 
 
 class RestGuard:
-    """Guard of a `Router`: rejects requests of foreign web pages, and unauthorized ones.
-
-    Args:
-        control: The access rules, shared with gRPC.
-        hosts: Accepted host names; None for any.
-        cors: Whether to accept requests from web pages of other origins.
-    """
+    """Guard of a `Router`: rejects requests of foreign web pages, and unauthorized ones."""
 
     def __init__(
         self, control: AccessControl, hosts: frozenset[str] | None = None, *, cors: bool = False

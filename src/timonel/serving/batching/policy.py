@@ -133,10 +133,7 @@ class AdaptivePolicy(BatchingPolicy):
     """Natural batches of a learned size, for signatures whose rows are independent.
 
     Args:
-        signatures: The model's signatures.
         batched: Names of the signatures to batch; requests to others are computed alone.
-        max_rows: Maximum rows of a batch.
-        max_queued: Limit of queued requests; None for no limit.
     """
 
     retries_alone = True

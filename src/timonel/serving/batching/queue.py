@@ -35,10 +35,6 @@ class Request(Future[Answer]):
     """A request, and the future of its outputs. Thread-safe; compared by identity.
 
     Args:
-        signature: The signature to run.
-        inputs: Arrays by input name.
-        outputs: The requested outputs, in order.
-        arrived: The time of arrival.
         deadline: Time after which the response is useless; None for never.
         on_cancel: Called with the request when it is cancelled, perhaps more than once.
     """
@@ -182,10 +178,6 @@ class Queues:
     """The queues of a version, which take turns: one batch each.
 
     Empty ones are dropped, as clients choose shapes, except that of requests computed alone.
-
-    Args:
-        make: Returns an empty queue for a key.
-        limit: Maximum number of queued requests; None for no limit.
     """
 
     def __init__(self, make: Callable[[Key], Queue], limit: int | None = None) -> None:
@@ -238,9 +230,6 @@ class NaturalQueue(Queue):
     """Queue without delay: batches take all requests within a row limit.
 
     A request larger than the limit forms a batch alone. Expired requests are taken, too.
-
-    Args:
-        max_rows: Returns the maximum rows; called for each batch.
     """
 
     def __init__(self, max_rows: Callable[[], int] = lambda: 1) -> None:

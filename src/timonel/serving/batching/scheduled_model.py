@@ -35,9 +35,7 @@ class ScheduledModel(LoadedModel):
 
     Args:
         model: The model that computes; owned from now on.
-        policy: Decides which requests to batch, and when.
         threads: Maximum number of batches to compute at once.
-        thread_name: Prefix of the threads' names.
         observer: Called for each batch of a signature that is batched.
     """
 

@@ -43,8 +43,6 @@ def scheduled(
 
     Args:
         model: The loaded version. Closed if this fails, otherwise owned by the result.
-        settings: The batching settings.
-        observer: Called for each batch.
         threads: Concurrent requests, if neither the version nor the settings say.
         version: The version's folder, which may contain its own parameters.
     """

@@ -41,12 +41,7 @@ class UntrustedError(ServingError):
 
 
 class HttpConnection:
-    """A connection that is kept open between requests. Not thread-safe.
-
-    Args:
-        url: The server, such as ``http://127.0.0.1:8501``.
-        caller: The client's credentials.
-    """
+    """A connection that is kept open between requests. Not thread-safe."""
 
     def __init__(self, url: str, caller: Credentials = ANONYMOUS) -> None:
         self._url = url

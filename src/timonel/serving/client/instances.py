@@ -49,7 +49,6 @@ def instances(
             dicts; JSON text; a pandas DataFrame; an array or nested lists; bare values, such as
             texts, for a model with one input. Cells of a CSV that `convert` treats as missing
             numbers become NaN; None is sent as null.
-        signature: The model's signature.
         notify: Called with a line on how a CSV was read, if that is not obvious.
 
     Raises:

@@ -118,7 +118,6 @@ def serialized(examples: Sequence[bytes], context: bytes = b"") -> Array:
     """Return examples as the model's input, object [n].
 
     Args:
-        examples: Serialized tf.train.Examples.
         context: A serialized tf.train.Example with features shared by all examples. It is prepended
             to each, and parsing merges the two: an example's own features take precedence.
     """

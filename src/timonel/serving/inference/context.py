@@ -70,12 +70,8 @@ class LoggedRequest:
     """A successful execution of a signature.
 
     Args:
-        model: The model's name.
-        version: The version that computed it.
-        signature: The signature.
         api: The API method, in any case: ``Predict``, ``classify`` and so on.
         inputs: Arrays by input name, as the client sent them.
-        outputs: Arrays by output name.
         output_filter: The requested outputs; empty for all.
     """
 

@@ -125,10 +125,7 @@ class Execution:
     """A running signature; created by `Call.start`.
 
     Args:
-        call: The call that started it.
-        run: The signature with its inputs as the client gave them.
         future: The model's future outputs. Cancel it if they are no longer needed.
-        began: The start time, in monotonic seconds.
         column: The shape of the client's input if it lacked a dimension of size 1.
     """
 
@@ -204,10 +201,6 @@ class Flow:
     """What all requests of a server share. For one event loop.
 
     Args:
-        catalogue: The loaded versions.
-        pool: Executor for large requests and responses.
-        monitor: Records each request.
-        recorder: Records a sample of requests and responses; None for no recording.
         max_response: Largest response in bytes of its tensors; None for no limit.
         max_computing: Most bytes of large requests that are decoded, queued or computed at once;
             None for no limit.
@@ -232,9 +225,7 @@ class Flow:
         """Answer a request. Cancelling this cancels the request.
 
         Args:
-            codec: The request.
             timeout_s: Seconds until the response becomes useless.
-            correlation: The headers that relate it to other requests.
             receive: Reports that the client has disconnected, which cancels the request.
         """
         reply: asyncio.Future[T | StatusError] = asyncio.get_running_loop().create_future()
@@ -281,8 +272,6 @@ class Exchange(Generic[T]):
     """A request from begin to reply. For one event loop.
 
     Args:
-        flow: What all requests share.
-        codec: The request.
         reply: Called once with the response, perhaps before `begin` returns; never after `cancel`.
     """
 

@@ -27,8 +27,6 @@ class Servable:
     """A loaded version with a count of the requests that use it. Thread-safe.
 
     Args:
-        name: The model's name.
-        version: The version's number.
         model: The loaded model; owned by this object from now on.
         labels: Class names exported with the version.
         missing: Value for a missing cell, by column, where the version takes them.

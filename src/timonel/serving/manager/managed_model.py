@@ -67,9 +67,6 @@ class Look:
     Args:
         source: The source; None for a model that is no longer configured.
         relist: Whether to look for new and removed versions; otherwise only known ones are checked.
-        rule_of: Returns the rules for choosing versions, by the aliases.
-        tracked: The records of all versions at its start.
-        began: The time of its start.
         is_obsolete: Whether the configuration has changed since.
     """
 

@@ -47,10 +47,7 @@ class ModelManager:
     `reconfigure` and `models` may be used from any.
 
     Args:
-        models: The initial models.
         load: Loads one version; called from several threads.
-        settings: Times and limits.
-        catalogue: The catalogue to publish versions in.
         configured: Called with each new configuration.
     """
 

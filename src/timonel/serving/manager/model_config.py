@@ -62,8 +62,6 @@ def reloaded_models(
     """Return the models of a client's configuration, see `next_models`.
 
     Args:
-        config: The client's ModelServerConfig.
-        present: The present models.
         trusted: Names of models that may run code of their own; `EVERY_MODEL` for all.
 
     Raises:
@@ -133,11 +131,6 @@ class ConfigFollower:
 
     If the file cannot be read or is rejected, the present state stays; repeats of an error are not
     logged again.
-
-    Args:
-        path: The file.
-        period_s: Seconds between reads.
-        reconfigure: Applies the models that were read.
     """
 
     def __init__(

@@ -29,8 +29,6 @@ class Candidate:
     """A version on disk.
 
     Args:
-        number: The version's number.
-        path: The version's folder.
         fingerprint: Changes whenever the folder's content does; empty if not needed.
         complete: Whether the version may be loaded, because it is no longer being written.
     """
@@ -46,10 +44,8 @@ class Tracked:
     """The server's record of a version.
 
     Args:
-        state: The version's state.
         fingerprint: The fingerprint of the content at the last attempt to load it.
         attempts: Attempts to load that content.
-        error: The error of the last attempt, if it failed.
         retry_at: Time to retry the same content; None for never.
     """
 
@@ -88,7 +84,6 @@ class Rule:
     """Rules for choosing a model's versions.
 
     Args:
-        policy: The version policy.
         unloads_first: Whether the old version is unloaded before the new one is loaded.
         keep: Further versions to keep, because labels or aliases name them.
         fall_back: Whether an older version replaces one that cannot be loaded.
@@ -179,9 +174,7 @@ def plan(
     version serves the one before it.
 
     Args:
-        rule: The rules for choosing versions.
         candidates: The versions `of_interest`, newest first.
-        tracked: The records of all versions.
         now: The present time on the clock of `Tracked.retry_at`.
     """
     aspired = _aspired(rule, candidates, tracked)
@@ -228,7 +221,6 @@ def statuses(
     """Return the statuses reported to clients, ascending by version.
 
     Args:
-        tracked: The records of all versions.
         retrying_is_loading: Report LOADING instead of a failure while retries are left.
     """
     return tuple(

@@ -24,8 +24,6 @@ def admit(
     The whole list is checked before anything changes, so that a rejected list has no effect.
 
     Args:
-        present: The present list.
-        models: The list to replace it with.
         available: The serving versions by model.
         labels_may_wait: Whether a new label may name a version that does not serve. A label in use
             never moves to such a version, because its requests would fail.
@@ -148,7 +146,6 @@ def unavailable(failures: Sequence[Unavailable], noun: str) -> StatusError:
     """Return the error for models without available version, as in TensorFlow Serving.
 
     Args:
-        failures: The models.
         noun: What to call them: ``servable`` at the start, ``model`` in a reload.
     """
     listed = "".join(f"{{{failure}}}, " for failure in failures)

@@ -25,8 +25,6 @@ class Task(Generic[T]):
 
     Args:
         name: What it is, for the log.
-        work: Called in a thread.
-        ended: Called with the result.
         expired: Called before that with the number of tasks that exceed the time limit, if it does.
     """
 

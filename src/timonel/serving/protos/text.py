@@ -12,13 +12,7 @@ from timonel.serving.status import Code, StatusError, invalid_argument, not_foun
 
 
 class TextProtoError(StatusError):
-    """A text that is not a text proto of the expected message.
-
-    Args:
-        path: The file that contains the text.
-        message_name: The message's full name.
-        reason: Line, column and problem, as reported by the parser.
-    """
+    """A text that is not a text proto of the expected message."""
 
     def __init__(self, path: str, message_name: str, reason: str) -> None:
         super().__init__(Code.INVALID_ARGUMENT, _invalid(path))

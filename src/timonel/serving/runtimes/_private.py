@@ -58,10 +58,8 @@ def load_saved_model(session: Any, folder: Path, checked: Any, tags: Sequence[st
 
     Args:
         session: A ``tf.compat.v1.Session``, whose graph is the default one.
-        folder: The folder of the SavedModel.
         checked: The ``SavedModel`` to use instead of the file; None to read it. Only the loader's
             attribute takes one, and the file may be replaced after a check.
-        tags: The tags of its graph.
     """
     from tensorflow.core.protobuf import saved_model_pb2  # noqa: PLC0415 - imports TensorFlow
     from tensorflow.python.saved_model import loader_impl  # noqa: PLC0415 - imports TensorFlow
@@ -79,8 +77,6 @@ def make_callable(
 
     Args:
         session: A ``tf.compat.v1.Session``; it must outlive the function.
-        feed: Names of the tensors to feed.
-        fetch: Names of the tensors to return.
         in_callers: Whether operations run in the calling thread, one after another.
     """
     from tensorflow.core.protobuf import config_pb2  # noqa: PLC0415 - imports TensorFlow

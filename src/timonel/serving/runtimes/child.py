@@ -70,7 +70,6 @@ class ChildModel(DeclaringModel):
     Calls in progress when it dies, and those until its restart, fail with ``UNAVAILABLE``.
 
     Args:
-        name: Name for log messages.
         start: Starts a process and returns once it has loaded; raises `StatusError`.
         timeout_s: Kill the process if a call takes longer; None for never.
     """

@@ -40,9 +40,6 @@ class Orders:
 
     Args:
         runtime: The runtime's factory, as ``module:attribute``.
-        name: Name of the process.
-        folder: The version's folder.
-        settings: The runtime's settings.
         threads: Concurrent calls, if the version declares none.
     """
 

@@ -100,7 +100,6 @@ class _Entry:
     """A callable signature of a file.
 
     Args:
-        signature: The signature as seen by clients.
         key: Its name in the file's own table; None if the first subgraph is called.
         inputs: Tensor numbers in the first subgraph, by the client's names.
         outputs: Likewise.

@@ -84,8 +84,6 @@ class _SessionModel(LoadedModel):
     """A SavedModel in a session.
 
     Args:
-        path: Its folder.
-        settings: The compute settings.
         shown: The signatures for clients, if other than the model's own: the same ones with other
             tensor names.
         checked: The ``SavedModel`` that was checked, to load instead of the one in the folder.

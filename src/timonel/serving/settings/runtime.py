@@ -145,7 +145,6 @@ def runtime_choice(values: Iterable[str], default: str = AUTO) -> dict[str, Any]
 
     Args:
         values: Items of the form ``RUNTIME`` or ``MODEL=RUNTIME``.
-        default: The runtime of models without one.
 
     Raises:
         SpecError: A model or a runtime is empty, or a model has two runtimes.

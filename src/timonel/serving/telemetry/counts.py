@@ -205,7 +205,6 @@ class Concurrency(NamedTuple):
     """Concurrency of requests at one moment.
 
     Args:
-        in_flight: Requests that have arrived and are not answered.
         request_s: Its integral over time since the start of the server, in request-seconds.
     """
 
@@ -218,17 +217,10 @@ class Counts:
     """All counts. They keep changing while they are read, without a lock.
 
     Args:
-        requests: Requests answered.
-        batches: Batches computed.
-        loads: Attempts to load a version.
-        warmups: Attempts to warm up a version.
         logged: Requests sampled for the log, by model and result: ``OK``, ``RESOURCE_EXHAUSTED``
             (dropped because the queue or the disk was full) or ``INTERNAL``.
-        versions: Versions by model and state.
         memory: Memory in bytes by kind of process.
         cpu_s: CPU time in seconds by kind of process.
-        concurrency: Requests in flight.
-        queued: Requests that wait to be computed.
     """
 
     requests: Mapping[RequestKey, Requests] = field(default_factory=dict)

@@ -108,10 +108,6 @@ def histogram(
     """Return a histogram: the row sum for each set of labels.
 
     Args:
-        name: The metric's name.
-        documentation: The help text.
-        labels: The names of the labels.
-        rows: Label values, and a histogram.
         unit: Factor for values and limits of the rows.
         bounds: The metric's limits, if fewer than those of the rows.
     """

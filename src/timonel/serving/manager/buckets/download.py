@@ -35,9 +35,6 @@ def fetch_version(
     """Return a version's folder in the cache, verified; download it if needed.
 
     Args:
-        store: The bucket.
-        cache: Where the version is kept.
-        number: Its number.
         name: Its folder in the bucket.
         blobs: Its objects; None if the bucket could not be listed.
         mark: The fingerprint of its objects.

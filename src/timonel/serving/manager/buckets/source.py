@@ -73,13 +73,7 @@ _UNKNOWN = BucketVersion()
 
 
 class BucketSource(VersionSource):
-    """Versions below a URI, served from a cache.
-
-    Args:
-        uri: The base path, such as ``s3://models/digits``.
-        cache: The cache of downloaded versions.
-        settle_s: Seconds for which a version must stay unchanged to be complete.
-    """
+    """Versions below a URI, served from a cache."""
 
     def __init__(self, uri: str, cache: ContentCache, settle_s: float) -> None:
         self._store = ObjectStore(uri, patience_s=0)

@@ -182,7 +182,6 @@ class ModelService:
     """The methods of ModelService.
 
     Args:
-        flow: What all requests share.
         manager: Replaces the list of models; None if clients may not.
         monitor: The metrics that a reload reports; None for none.
         trusted: Names of models that clients cannot move, see `reloaded_models`.

@@ -75,10 +75,8 @@ class InferRequest:
     """An inference request.
 
     Args:
-        inputs: Arrays by input name.
         outputs: Requested outputs and their encodings, in order; empty for all.
         request_id: The client's request id, returned in the response; None if absent.
-        parameters: The request's parameters.
         is_raw: Whether a gRPC request has raw contents, so that its response has them, too.
     """
 

@@ -78,7 +78,6 @@ def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
 
     Args:
         given: A mapping from names to anything that numpy can convert to arrays.
-        specs: The declared tensors.
         giver: The function that returned the values, for messages.
 
     Raises:
