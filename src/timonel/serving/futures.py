@@ -31,9 +31,6 @@ class SizedPool(ThreadPoolExecutor):
     """Thread pool for messages; separate threads handle those over 1 MiB.
 
     A large message may take a second; medium-sized ones must not wait for it.
-
-    Args:
-        threads: Threads for medium-sized messages.
     """
 
     def __init__(self, threads: int) -> None:

@@ -63,10 +63,7 @@ def parse(raw: bytes, request_type: Any) -> Any:
 
 
 def has_more_fields(raw: bytes, descriptor: Descriptor, limit: int = MAX_FIELDS) -> bool:
-    """Return whether a serialized message has more fields than ``limit``.
-
-    Malformed bytes are counted as far as they can be read.
-    """
+    """Whether a serialized message has more fields than ``limit``, as far as it can be read."""
     count = 0
     parts = [(0, len(raw), descriptor)]
     try:

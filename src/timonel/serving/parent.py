@@ -145,12 +145,7 @@ class _Parent:
 
 
 class _ServerProcess:
-    """A server process, from its start to its end.
-
-    Attributes:
-        record: The server's record, once it is ready.
-        code: Exit code; negative for a signal, None if unknown.
-    """
+    """A server process; ``code`` is negative for a signal, None if unknown."""
 
     def __init__(self, loop: Loop, settings: ServerSettings, log: str | None) -> None:
         self.record: ServerRecord | None = None

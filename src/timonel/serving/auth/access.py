@@ -19,13 +19,7 @@ from timonel.serving.settings.auth import AccessSettings
 
 @dataclass(frozen=True)
 class GrpcGuard:
-    """Arguments for creating a gRPC server with access control.
-
-    Args:
-        interceptors: Server interceptors.
-        arguments: Channel arguments that set the limits.
-        credentials: TLS credentials; None for plain text.
-    """
+    """Arguments of a gRPC server with access control; plain text without ``credentials``."""
 
     interceptors: tuple[Any, ...] = ()
     arguments: tuple[tuple[str, int], ...] = ()

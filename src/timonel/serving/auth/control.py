@@ -77,11 +77,7 @@ class AccessControl:
         """Whether all requests are admitted without checks."""
 
     def admit(self, right: Right, secret: str | None) -> None:
-        """Admit a request.
-
-        Args:
-            right: The right that it needs.
-            secret: The result of `secret_of`.
+        """Admit a request that needs ``right``, with the result of `secret_of`.
 
         Raises:
             StatusError: The key is missing or invalid, or does not have the right.

@@ -38,11 +38,7 @@ def refused(
 ) -> str | None:
     """Return the reason to refuse a request; None if it is accepted.
 
-    Args:
-        method: The HTTP method.
-        headers: The headers; names in lower case.
-        hosts: Accepted host names besides loopback names; None for any.
-        cors: Whether to accept requests from pages of other origins.
+    ``headers`` have lower-case names; ``hosts`` are those besides loopback names, None for any.
     """
     host = header(headers, b"host")
     if not is_host_allowed(host, hosts):
@@ -64,10 +60,7 @@ def refused(
 
 @functools.lru_cache(256)
 def is_host_allowed(host: bytes, hosts: frozenset[str] | None) -> bool:
-    """Whether a ``Host`` header names this server.
-
-    A missing header is accepted, as browsers always send it.
-    """
+    """Whether a ``Host`` header names this server, or is missing: browsers always send it."""
     if hosts is None or not host:
         return True
     name = _name(host.decode("latin-1").lower()).removesuffix(".")

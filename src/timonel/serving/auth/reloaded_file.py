@@ -46,13 +46,7 @@ class ReloadedFile(Generic[T]):
         self.value = read()
 
     def refreshed(self, now: float) -> T:
-        """Return the value, reloaded if a file has changed.
-
-        Files are checked at most once a second.
-
-        Args:
-            now: Seconds of a monotonic clock.
-        """
+        """Return the value at ``now``, in monotonic seconds; check files once a second at most."""
         if now - self._looked < LOOK_S:
             return self.value
         self._looked = now

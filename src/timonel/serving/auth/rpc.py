@@ -120,9 +120,6 @@ class _Arrivals:
 
         The message of a call without a right, such as a health check, may not be slow: it is small,
         and anybody may send it.
-
-        Raises:
-            StatusError: It is missing, or slow, and too many are, or it takes too long.
         """
         request = await self._read(context, _SLOW_S if right is None else self._longest_s)
         if request is grpc.aio.EOF:
@@ -133,9 +130,6 @@ class _Arrivals:
         """Yield the messages of a call with small ones, none of which may be slow.
 
         A client that has nothing more to ask ends its side of the call.
-
-        Raises:
-            StatusError: One takes too long.
         """
         while (request := await self._read(context, _SLOW_S)) is not grpc.aio.EOF:
             yield request
@@ -185,11 +179,7 @@ class _Unread:
         self._bytes = 0
 
     def counted(self, context: Any, response: Any) -> Any:
-        """Return a response, which counts until the call has ended.
-
-        Raises:
-            StatusError: Too much is unread.
-        """
+        """Return a response, which counts until the call has ended, or reject it."""
         if not isinstance(response, bytes) or len(response) < AT_ONCE_BYTES:
             return response
         if self._bytes and self._bytes + len(response) > self._limit:

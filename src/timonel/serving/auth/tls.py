@@ -21,14 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pem:
-    """Certificates and key as PEM texts.
-
-    Args:
-        certificate: The server's certificate, followed by its chain.
-        key: The private key.
-        client_ca: The certificate authorities of client certificates; None to not request any.
-        is_required: Whether clients must present a certificate.
-    """
+    """Certificate with its chain, key, and authorities of client certificates, as PEM texts."""
 
     certificate: bytes
     key: bytes

@@ -95,12 +95,9 @@ def check_outputs(outputs: Mapping[str, Array], rows: int) -> None:
 def split(
     outputs: Mapping[str, Array], sizes: Sequence[int], *, whole: bool
 ) -> list[dict[str, Array]]:
-    """Return each request's rows of the outputs, as views.
+    """Return each request's rows of outputs that passed `check_outputs`, as views.
 
-    Args:
-        outputs: Outputs that passed `check_outputs`.
-        sizes: The number of rows of each request, in order.
-        whole: Whether the only request has all rows.
+    ``whole`` means that the only request has all rows.
     """
     if whole:
         return [dict(outputs)]

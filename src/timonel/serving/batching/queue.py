@@ -124,12 +124,7 @@ class Request(Future[Answer]):
 
 
 class Batch(NamedTuple):
-    """Requests taken from a queue, in order of arrival.
-
-    Args:
-        requests: What to compute together; empty if all are late.
-        late: Requests to reject, because their deadlines have passed.
-    """
+    """Requests taken from a queue in order of arrival, and those whose deadlines have passed."""
 
     requests: Sequence[Request]
     late: Sequence[Request] = ()
@@ -273,15 +268,7 @@ class NaturalQueue(Queue):
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """TensorFlow Serving's options of a queue.
-
-    Args:
-        request_rows: Maximum rows of a request.
-        batch_rows: Maximum rows of a batch.
-        timeout_s: Seconds that a batch waits to be filled.
-        batches: Maximum number of queued batches.
-        split: Whether a request may be split over several batches.
-    """
+    """TensorFlow Serving's limits of a queue: rows, seconds to fill a batch, queued batches."""
 
     request_rows: int
     batch_rows: int

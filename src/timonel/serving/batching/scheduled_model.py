@@ -103,12 +103,9 @@ class ScheduledModel(LoadedModel):
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
     ) -> Request:
-        """Start computing the outputs of a signature.
+        """Start computing the outputs of a signature; see `LoadedModel.run`.
 
         Args:
-            signature: A key of `signatures`.
-            inputs: Exactly the signature's inputs.
-            outputs: Names of the requested outputs; None for all of them.
             deadline: When the answer becomes useless, in seconds of `time.monotonic`.
 
         Returns:

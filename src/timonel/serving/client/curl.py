@@ -52,10 +52,7 @@ def curl_example(server: Server | str, model: str, *, image: str = "some_image.p
 def curl_line(
     url: str, signature: ClientSignature, *, image: str = "some_image.png", options: str = ""
 ) -> str:
-    """Return a command that sends an example for ``signature`` to ``url``.
-
-    ``options`` are options of curl.
-    """
+    """Return a command that sends an example for a signature; ``options`` are those of curl."""
     if signature.kind is InstanceKind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
         file = shlex.quote(image)

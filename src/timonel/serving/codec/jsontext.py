@@ -49,10 +49,7 @@ _TYPES = {dict: "Object", list: "Array", str: "String", int: "Number", float: "N
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object in ``body``.
-
-    Bytes of strings that are not UTF-8 become surrogates, as with ``surrogateescape``.
-    """
+    """Parse the JSON object in ``body``, bytes that are not UTF-8 as with ``surrogateescape``."""
     try:
         value = parse_strictly(body)
     except orjson.JSONDecodeError as error:

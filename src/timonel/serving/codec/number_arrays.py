@@ -51,12 +51,7 @@ _REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 @dataclass(frozen=True, eq=False)
 class NumberArray:
-    """A regular array of at least one number.
-
-    Args:
-        values: The numbers as float64, in the array's shape.
-        whole: Whether all were written as integers.
-    """
+    """A regular array of at least one number; ``whole`` if all were written as integers."""
 
     values: NDArray[np.float64]
     whole: bool
@@ -104,10 +99,7 @@ def outline_of(body: bytes) -> Outline:
 
 
 def read_outline(body: bytes) -> Outline | None:
-    """Split a request into an outline and arrays of numbers.
-
-    None if it has no large array of numbers, or may be invalid.
-    """
+    """Split a request; None if it has no large array of numbers, or may be invalid."""
     if NATIVE is None or len(body) < MIN_BYTES:
         return None
     pieces: list[bytes] = []
@@ -198,10 +190,7 @@ def _columns(outline: Outline, specs: Specs) -> dict[str, Any] | None:
 
 
 def _columns_of_rows(outline: Outline, specs: Specs) -> dict[str, Any] | None:
-    """Return the values of each input as a column.
-
-    Arrays that hold all rows stay as they are.
-    """
+    """Return the values of each input as a column; arrays that hold all rows stay as they are."""
     value = outline.fill(outline.content["instances"])
     single = dict.fromkeys(specs, value) if len(specs) == 1 else None
     if isinstance(value, NumberArray):
@@ -286,11 +275,7 @@ def round_floats(values: NDArray[np.float64], target: np.dtype[Any]) -> Array:
 def cast_integers(
     values: NDArray[np.float64], target: np.dtype[Any], bounds: tuple[int, int]
 ) -> Array | None:
-    """Convert at least one integer, read as float64, to an integer type.
-
-    Returns:
-        None if one is not within the bounds, or may have been rounded.
-    """
+    """Convert at least one integer, read as float64; None if out of bounds or perhaps rounded."""
     if not _within(values, _EXACT_INTEGERS):
         return None
     integers = values.astype(np.int64)
@@ -303,10 +288,7 @@ def is_row(value: object) -> bool:
 
 
 def leaf_of(value: Any) -> Any:
-    """Return the first element at the deepest level.
-
-    An empty list if the list at that level is empty.
-    """
+    """Return the first element at the deepest level, or the empty list there."""
     while isinstance(value, list) and value:
         value = value[0]
     return value

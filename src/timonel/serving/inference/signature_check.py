@@ -131,8 +131,7 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
     """Validate types and shapes, and add a missing dimension of size 1.
 
     TensorFlow Serving's tutorials send ``[n]`` to an input declared ``[-1, 1]``. Such an array
-    becomes ``[n, 1]``; `drop_column`
-    removes the added dimension from the outputs.
+    becomes ``[n, 1]``; `drop_column` removes the added dimension from the outputs.
 
     Returns:
         ``inputs`` itself, or a new mapping if an array was reshaped.
@@ -164,12 +163,7 @@ def check_shapes(signature: Signature, inputs: Mapping[str, Array]) -> Mapping[s
 
 
 def drop_column(outputs: Mapping[str, Array], shape: tuple[int, ...]) -> dict[str, Array]:
-    """Reshape outputs of shape ``[n, 1]`` to that of the client's input.
-
-    Args:
-        outputs: Outputs for inputs that `check_shapes` has reshaped.
-        shape: The client's shape of such an input: ``[n]`` or ``[]``.
-    """
+    """Undo `check_shapes`: reshape outputs ``[n, 1]`` to the client's shape, ``[n]`` or ``[]``."""
     rows = shape[0] if shape else 1
     return {
         name: array.reshape(shape) if array.shape == (rows, 1) else array

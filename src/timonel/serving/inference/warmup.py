@@ -78,10 +78,7 @@ def warm_up(
 
 
 def replay(call: Call, log: Any) -> None:
-    """Send the request of a PredictionLog to a version; ignore the response.
-
-    Model names and versions in the log are ignored too.
-    """
+    """Send the request of a PredictionLog to a version, whatever model and version it names."""
     kind = log.WhichOneof("log_type")
     if kind is None:
         return

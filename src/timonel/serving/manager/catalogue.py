@@ -133,10 +133,7 @@ class Catalogue:
         return {**self._of(name).aliases, **self._labels.get(name, {})}
 
     def configure(self, labels: Mapping[str, Mapping[str, int]]) -> None:
-        """Replace the models and their labels atomically.
-
-        The statuses of removed models stay available.
-        """
+        """Replace the models and their labels atomically; keep the statuses of removed models."""
         self._labels = {name: dict(versions) for name, versions in labels.items()}
 
     def publish(

@@ -45,14 +45,7 @@ _CHANGING_S = 3.0
 
 @dataclass(frozen=True)
 class Found:
-    """Result of a look.
-
-    Args:
-        numbers: All versions of the source.
-        candidates: The state of those of interest.
-        rule: The rules for choosing among them.
-        aliases: The versions by alias.
-    """
+    """Result of a look: all versions, the state of those of interest, the rules and aliases."""
 
     numbers: Collection[int] = ()
     candidates: list[Candidate] = field(default_factory=list)
@@ -98,13 +91,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A model without available version.
-
-    Args:
-        name: The model's name.
-        version: The version that failed last; None if no version was found.
-        error: The reason.
-    """
+    """A model without available version, and the one that failed last, if any."""
 
     name: str
     version: int | None

@@ -76,10 +76,7 @@ class Reloads:
         self._pending.append((done, names))
 
     def complete(self, managed: Mapping[str, ManagedModel]) -> None:
-        """Complete the reloads whose models are all loaded or have failed.
-
-        Models removed by a later configuration are no longer waited for.
-        """
+        """Complete the reloads whose models are all loaded, have failed or were removed since."""
         pending = []
         for done, names in self._pending:
             new = [m for name in sorted(names) if (m := managed.get(name)) and m.configured]

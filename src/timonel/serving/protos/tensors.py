@@ -217,11 +217,7 @@ def _in_memory(flat: Array, dtype: str) -> Array:
 
 
 def _packed(raw: bytes, number: int) -> memoryview:
-    """Return the bytes of a serialized packed field, by field number.
-
-    Raises:
-        ValueError: The message has no such field.
-    """
+    """Return the bytes of a serialized packed field; raise ValueError if it is missing."""
     wanted = number << 3 | 2
     position = 0
     while position < len(raw):

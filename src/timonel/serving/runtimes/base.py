@@ -88,14 +88,7 @@ class Runtime(abc.ABC):
 
 @dataclass(frozen=True)
 class VersionFolder:
-    """A version to load.
-
-    Args:
-        model: The model's name.
-        number: The version's number.
-        origin: The version's path or URI.
-        folder: The local folder to load it from.
-    """
+    """A version to load from a local folder; its origin is a path or a URI."""
 
     model: str
     number: int

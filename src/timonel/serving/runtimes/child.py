@@ -187,11 +187,7 @@ class ChildModel(DeclaringModel):
 
 
 class _Child:
-    """A process that has loaded a version.
-
-    Raises:
-        StatusError: It cannot load the version.
-    """
+    """A process that has loaded a version; raises `StatusError` if it cannot."""
 
     def __init__(self, orders: Orders, log: Path | None) -> None:
         self._killed: str | None = None

@@ -97,12 +97,9 @@ def load_flatbuffer(
 
 @dataclass(frozen=True)
 class _Entry:
-    """A callable signature of a file.
+    """A callable signature of a file, with the numbers of its tensors in the first subgraph.
 
-    Args:
-        key: Its name in the file's own table; None if the first subgraph is called.
-        inputs: Tensor numbers in the first subgraph, by the client's names.
-        outputs: Likewise.
+    ``key`` is its name in the file's own table; None if the first subgraph is called.
     """
 
     signature: Signature

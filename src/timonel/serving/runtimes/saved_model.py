@@ -28,13 +28,7 @@ Sample = tuple[str, Mapping[str, Array]]
 def signature_of(
     name: str, proto: Any, value_of: Callable[[Any], Array] | None = None
 ) -> Signature:
-    """Convert a ``SignatureDef``.
-
-    Args:
-        name: The signature's key for clients.
-        proto: The proto.
-        value_of: Converts a ``TensorProto`` to an array; without it, default values are omitted.
-    """
+    """Convert a ``SignatureDef``; without ``value_of``, omit default values of inputs."""
     return Signature(
         name=name,
         inputs={key: _spec(info) for key, info in sorted(proto.inputs.items())},
@@ -45,10 +39,7 @@ def signature_of(
 
 
 def signatures_in(version: Path, tags: Collection[str]) -> dict[str, Signature]:
-    """Return the SavedModel's signatures in ``version``, without default values of inputs.
-
-    Empty if the model has no graph with these tags.
-    """
+    """Return a SavedModel's signatures, without default values; none without such a graph."""
     graph = meta_graph_of(version, tags)
     protos = {} if graph is None else graph.signature_def
     return {name: signature_of(name, each) for name, each in protos.items()}

@@ -102,11 +102,7 @@ def decide(
 ) -> tuple[Choice, str]:
     """Return the fastest choice with the same answers, and the reason.
 
-    Args:
-        differences: The differences from TensorFlow's answers, by choice.
-        impossible: The reason why a choice is impossible, by choice.
-        measurements: The times of all choices, for the same signatures, batch sizes and numbers of
-            callers.
+    ``measurements`` are for the same signatures, batch sizes and numbers of callers.
     """
     reasons = {
         choice: _objection(choice, differences.get(choice, ()), measurements) for choice in _NAMES

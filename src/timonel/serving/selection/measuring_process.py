@@ -276,10 +276,7 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
 def held_out(
     export: Export, examples: Sequence[ReferenceExample], data_root: Path | None = None
 ) -> list[Sample]:
-    """Return held-out examples as single requests and one batch.
-
-    The signature is ``serving_default``.
-    """
+    """Return held-out examples for ``serving_default``, as single requests and one batch."""
     rows = list(_raw_rows(export, examples, data_root))
     singles: list[Sample] = [(DEFAULT_SIGNATURE, row) for row in rows[:_SINGLE_EXAMPLES]]
     if len(rows) <= 1:

@@ -32,12 +32,7 @@ class SettingsModel(BaseModel):
 
 
 def as_spec_error(error: ValidationError, names: Mapping[str, str]) -> SpecError:
-    """Return the first validation error as a user-facing `SpecError`.
-
-    Args:
-        error: The error.
-        names: What the user calls a setting, by its dotted name.
-    """
+    """Return the first validation error for users, who call settings by ``names``."""
     first = error.errors()[0]
     place, rule = ".".join(map(str, first["loc"])), first["msg"]
     # Of a union, the place ends with the name of its member.

@@ -124,12 +124,7 @@ class PythonSettings(SettingsModel):
 
 
 def by_model(values: Iterable[str], what: str) -> dict[str, tuple[str, ...]]:
-    """Group values by model; values for all models are under `EVERY_MODEL`.
-
-    Args:
-        values: Items of the form ``VALUE`` or ``MODEL=VALUE``.
-        what: What a value is, for the error message.
-    """
+    """Group values (``VALUE`` or ``MODEL=VALUE``) by model; `EVERY_MODEL` has those for all."""
     found: dict[str, tuple[str, ...]] = defaultdict(tuple)
     for text in values:
         left, equals, right = text.rpartition("=")

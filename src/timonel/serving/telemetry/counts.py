@@ -137,10 +137,7 @@ class Requests:
 
 
 class BatchCounts:
-    """Batches of one key: rows, padding and times.
-
-    ``padded`` holds the padding by the padded batch size.
-    """
+    """Batches of one key: rows, times, and padding by the padded batch size."""
 
     __slots__ = ("compute", "lock", "padded", "queue", "rows")
 

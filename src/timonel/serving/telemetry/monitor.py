@@ -47,14 +47,7 @@ _NAME_LIMIT = 256
 
 
 class Recent(NamedTuple):
-    """A recent request, for live displays.
-
-    Args:
-        key: Its key.
-        seconds: Its duration.
-        stages: The duration of each of `STAGES`, in seconds.
-        rows: Its number of rows.
-    """
+    """A recent request, for live displays; ``stages`` are the seconds of each of `STAGES`."""
 
     key: RequestKey
     seconds: float

@@ -125,10 +125,7 @@ def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: floa
 
 
 def quantiles(values: Iterable[float]) -> tuple[float | None, ...]:
-    """Return the 50th, 95th and 99th percentile.
-
-    Each one is one of the values; None without values.
-    """
+    """Return the 50th, 95th and 99th percentile, each one of the values; None without values."""
     ordered = sorted(values)
     if not ordered:
         return (None,) * len(_QUANTILES)

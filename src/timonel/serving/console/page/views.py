@@ -112,10 +112,7 @@ def verbs(signature: Signature) -> list[str]:
 
 
 def examples(verb: str, signature: Signature) -> dict[str, Any]:
-    """Return example requests by form, valid in types and shapes.
-
-    Large tensors are placeholders, which the form expands on sending.
-    """
+    """Return valid example requests by form; the page expands placeholders of large tensors."""
     named = {} if signature.name == DEFAULT_SIGNATURE else {"signature_name": signature.name}
     if verb != "predict":
         # Only the graph knows its features.

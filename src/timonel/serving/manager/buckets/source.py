@@ -56,13 +56,7 @@ def source_factory(settings: LoadSettings) -> Callable[[str], VersionSource]:
 
 @dataclass(frozen=True)
 class BucketVersion:
-    """The last known state of a version.
-
-    Args:
-        fingerprint: The fingerprint of its objects; empty if not listed yet.
-        blobs: Its objects; None if only known from the cache.
-        complete: Whether it may be downloaded.
-    """
+    """The last known state of a version; ``blobs`` is None if only the cache has it."""
 
     fingerprint: str = ""
     blobs: tuple[Blob, ...] | None = None

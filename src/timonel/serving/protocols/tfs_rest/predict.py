@@ -142,12 +142,7 @@ class JsonBody:
         return self.by_row or "inputs" in self._outline.content
 
     def arrays(self, specs: Specs, missing: Missing = NONE_MISSING) -> dict[str, Array]:
-        """Return the tensors by input name.
-
-        Args:
-            specs: The inputs.
-            missing: Value of null, by input that takes it.
-        """
+        """Return the tensors by input name, with ``missing`` values in place of null."""
         if not specs:
             raise invalid_argument(
                 f"Failed to get input map for signature: {self.signature_name or 'DEFAULT'}"

@@ -41,13 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RequestParameters:
-    """Supported request parameters.
-
-    Args:
-        signature_name: The signature to run; empty for the default one.
-        timeout_s: Seconds until the request expires; None for no limit.
-        binary_output: Whether outputs are raw by default.
-    """
+    """Supported request parameters; an empty ``signature_name`` is the default one."""
 
     signature_name: str = ""
     timeout_s: float | None = None
@@ -59,12 +53,7 @@ NO_PARAMETERS: Final = RequestParameters()
 
 @dataclass(frozen=True)
 class OutputForm:
-    """Encoding of an output.
-
-    Args:
-        binary: Whether to write raw bytes instead of JSON.
-        base64: Whether to write strings in JSON in base64, even if they are UTF-8.
-    """
+    """Encoding of an output: raw instead of JSON; strings in base64, even if they are UTF-8."""
 
     binary: bool = False
     base64: bool = False

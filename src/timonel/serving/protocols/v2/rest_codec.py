@@ -68,11 +68,7 @@ def decode(body: bytes, header_length: int | None = None) -> InferRequest:
 def encode(
     request: InferRequest, model: str, version: int, outputs: Outputs
 ) -> tuple[bytes, int | None]:
-    """Encode a response body.
-
-    Returns:
-        The body, and the length of its JSON in bytes; None for the whole body.
-    """
+    """Encode a response; return its body and the bytes of its JSON, None for the whole body."""
     head: dict[str, Any] = {"model_name": model, "model_version": str(version)}
     if request.request_id is not None:
         head["id"] = request.request_id
