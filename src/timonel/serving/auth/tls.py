@@ -43,17 +43,15 @@ class ReloadingContext(ssl.SSLContext):
         return self.current().wrap_bio(*args, **kwargs)
 
 
-def rest_context(
-    settings: TlsSettings, clock: Callable[[], float] = time.monotonic
-) -> ReloadingContext:
+def rest_context(settings: TlsSettings) -> ReloadingContext:
     """Create the TLS context of a REST port."""
     file = ReloadedFile(_paths(settings), lambda: _context(settings), _failed("REST"))
     context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
-    context.current = lambda: file.refreshed(clock())
+    context.current = lambda: file.refreshed(time.monotonic())
     return context
 
 
-def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> Any:
+def grpc_credentials(settings: TlsSettings) -> Any:
     """Create the TLS credentials of a gRPC port."""
     import grpc  # noqa: PLC0415 - slow to import, and a server may have no gRPC port
 
@@ -63,7 +61,7 @@ def grpc_credentials(settings: TlsSettings, clock: Callable[[], float] = time.mo
     def changed() -> Any:
         # Called for each connection, by one thread at a time; None keeps the configuration.
         nonlocal last
-        found = file.refreshed(clock())
+        found = file.refreshed(time.monotonic())
         if found is last:
             return None
         last = found
