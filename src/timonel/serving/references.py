@@ -152,11 +152,9 @@ def _settings(name: str, base: Path, version: int | str | None) -> ModelSettings
     versions = version_folders(base)
     if not versions:
         raise NotFoundError(f"the folder {base} {NO_VERSION}", hint=publish_hint(name))
-    if isinstance(version, str):
-        if version != LATEST:
-            version_named(version, Aliases(base).read(), name)
-        return _serving(name, str(base), version)
-    if version is not None and version not in versions:
+    if isinstance(version, str) and version != LATEST:
+        version_named(version, Aliases(base).read(), name)
+    if isinstance(version, int) and version not in versions:
         raise NotFoundError(
             f"{name} has no version {version} in {base}",
             hint=f"it has {', '.join(map(str, sorted(versions)))}",

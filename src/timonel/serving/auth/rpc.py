@@ -51,19 +51,15 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # un
             "request_deserializer": handler.request_deserializer,
             "response_serializer": handler.response_serializer,
         }
+        make: Any = grpc.stream_stream_rpc_method_handler
         if handler.unary_unary is not None:
-            guarded = grpc.stream_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, right), **coders
-            )
+            make = grpc.stream_unary_rpc_method_handler
+            call = self._unary(handler.unary_unary, right)
         elif handler.unary_stream is not None:  # Health's Watch
-            guarded = grpc.stream_stream_rpc_method_handler(
-                self._unary(handler.unary_stream, right), **coders
-            )
+            call = self._unary(handler.unary_stream, right)
         else:  # reflection
-            guarded = grpc.stream_stream_rpc_method_handler(
-                self._stream(handler.stream_stream, right), **coders
-            )
-        self._guarded[details.method] = guarded
+            call = self._stream(handler.stream_stream, right)
+        guarded = self._guarded[details.method] = make(call, **coders)
         return guarded
 
     def _unary(self, behaviour: Any, right: Right | None) -> Any:

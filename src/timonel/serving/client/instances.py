@@ -145,7 +145,6 @@ def _rows_of_text(
         yield from _rows_of_csv(path, signature, notify)
         return
     # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
-    # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
     is_file = os.path.isfile(text)  # noqa: PTH113
     if only is not None and isinstance(item, str) and suffix not in _FILE_SUFFIXES and not is_file:
         yield _row("row", {only: text}, signature, strict=True)

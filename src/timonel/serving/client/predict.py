@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 from urllib.parse import unquote, urlsplit
@@ -27,7 +27,7 @@ from timonel.serving.client.connection import (
     model_path,
     parse_signature,
 )
-from timonel.serving.client.instances import Instance, check_files, instances
+from timonel.serving.client.instances import Instance, Notify, check_files, instances
 from timonel.serving.credentials import Credentials
 from timonel.serving.launch import launch
 from timonel.serving.references import resolve, split_reference, version_of, workspace_for
@@ -44,8 +44,6 @@ _TOGETHER = 32
 _SWAPS = 20
 """Attempts to get all answers of a call from one version, while an endpoint splits its traffic."""
 _URL_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?(?::predict)?/?\Z")
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True)
