@@ -128,8 +128,7 @@ class Frontends:
         if extensions:
             routes.append(openapi_route())
         if settings.rest.page:
-            page = Page(flow.catalogue, monitor, is_draining)
-            routes += page.routes()
+            routes += Page(flow.catalogue, monitor, is_draining).routes()
         host = settings.rest_host or settings.host
         address, control = self._rest_socket.getsockname()[0], self._access.control
         hosts = hosts_for(address, host, settings.access.allowed_hosts)

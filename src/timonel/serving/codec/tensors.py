@@ -169,8 +169,10 @@ def to_bytes(value: Any) -> bytes:
         raise _type_error(value, STRING)
     if not is_b64(value):
         raise invalid_argument(f"JSON Value: {echo(value)} not formatted correctly for base64 data")
+    text = value["b64"]
     try:
-        return _decode_b64(value["b64"])
+        # Padding is optional.
+        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise invalid_argument("Unable to base64 decode") from None
 
@@ -181,11 +183,6 @@ def _encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
-
-
-def _decode_b64(text: str) -> bytes:
-    # Padding is optional.
-    return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
 
 
 def _refuse_type(value: Any, dtype: str) -> Any:

@@ -297,7 +297,7 @@ class Exchange(Generic[T]):
             self._fail(refusal)
             return
         if timeout_s is None or self._is_in_time(timeout_s):
-            self._by_size(codec.size, self._prepare, self._start)
+            self._by_size(codec.size, partial(codec.prepare, self._acquire), self._start)
 
     def cancel(self) -> None:
         """Cancel a request whose client has disconnected; no effect after the response."""
@@ -352,9 +352,6 @@ class Exchange(Generic[T]):
         else:
             then(future.result())
 
-    def _prepare(self) -> Sequence[Run]:
-        return self._codec.prepare(self._acquire)
-
     def _acquire(self, spec: ModelSpec) -> Call:
         flow, observation = self._flow, self._observation
         servable = flow.catalogue.acquire(spec)
@@ -408,7 +405,8 @@ class Exchange(Generic[T]):
             self._fail(error)
             return
         self._release()
-        self._by_size(size, partial(self._codec.encode, call, outputs), self._succeed)
+        answer = partial(self._answer, Code.OK)
+        self._by_size(size, partial(self._codec.encode, call, outputs), answer)
 
     def _check_size(self, size: int) -> None:
         limit = self._flow.max_response
@@ -418,9 +416,6 @@ class Exchange(Generic[T]):
                 f"The response has tensors of {size} bytes; the limit is {limit}. Send fewer rows "
                 "in a request, or start the server with a larger --max-response.",
             )
-
-    def _succeed(self, response: T) -> None:
-        self._answer(Code.OK, response)
 
     def _expire(self) -> None:
         if self._reply is not None:

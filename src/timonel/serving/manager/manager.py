@@ -146,7 +146,8 @@ class ModelManager:
         self._looks.cancel()
         for managed in self._managed.values():
             managed.source.close()
-        self._drain_events()
+        while not self._events.empty():
+            self._events.get()()
         self._loads.cancel()
         self._reloads.fail(_stopping())
         for managed in self._managed.values():
@@ -196,10 +197,6 @@ class ModelManager:
                 return
             deadline = min(deadline, time.monotonic() + _TOGETHER_S)
 
-    def _drain_events(self) -> None:
-        while not self._events.empty():
-            self._events.get()()
-
     def _begin_look(self, managed: ManagedModel, now: float) -> None:
         look = managed.begin_look(now)
         if look is not None:
@@ -212,7 +209,8 @@ class ModelManager:
         for candidate in todo.load:
             self._begin_load(managed, candidate)
         for number in todo.unload:
-            self._begin_unload(managed, number)
+            servable = managed.begin_unload(number)
+            self._close(servable, partial(managed.end_unload, servable))
 
     def _begin_load(self, managed: ManagedModel, candidate: Candidate) -> None:
         managed.begin_load(candidate)
@@ -270,10 +268,6 @@ class ModelManager:
             what = f"loading version {number} of model {managed.name}"
             status = as_status(error, what, Code.UNKNOWN)
         managed.fail(number, status)
-
-    def _begin_unload(self, managed: ManagedModel, number: int) -> None:
-        servable = managed.begin_unload(number)
-        self._close(servable, lambda: managed.end_unload(servable))
 
     def _close(self, servable: Servable, closed: Callable[[], None] = lambda: None) -> None:
         """Close a version after its last request, in a daemon thread."""

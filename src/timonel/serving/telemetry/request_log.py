@@ -139,15 +139,11 @@ class RequestLog:
         except Exception:  # noqa: BLE001 - a model's odd output must not end the log
             _LOG.exception("Cannot log a request of model %s.", entry.exchange.model)
             return Code.INTERNAL
-        file = self._file(entry.settings)
-        written = self._guarded(prefix, lambda: file.write(payload))
-        return Code.OK if written else Code.RESOURCE_EXHAUSTED
-
-    def _file(self, settings: RequestLogSettings) -> RotatingFile:
-        prefix = settings.filename_prefix
         if prefix not in self._files:
             self._files[prefix] = RotatingFile(prefix, clock=self._clock)
-        return self._files[prefix]
+        file = self._files[prefix]
+        written = self._guarded(prefix, lambda: file.write(payload))
+        return Code.OK if written else Code.RESOURCE_EXHAUSTED
 
     def _guarded(self, prefix: str, work: Callable[[], None]) -> bool:
         try:

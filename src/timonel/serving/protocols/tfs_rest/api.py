@@ -7,7 +7,7 @@ URLs match by TensorFlow Serving's patterns. As there, the matched text includes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from timonel.serving.asgi import Request, Response, Route, is_gzipped, json_response
@@ -118,7 +118,8 @@ class RestApi:
             if metadata:
                 return json_response(metadata_view(self.flow.catalogue.metadata(spec)))
             # A label is ignored, as in TensorFlow Serving.
-            return json_response(status_view(self.flow.catalogue.statuses(spec.name, spec.version)))
+            statuses = self.flow.catalogue.statuses(spec.name, spec.version)
+            return json_response(conversion.as_json(conversion.status_response(statuses)))
 
     async def _list(self, request: Request) -> Response:
         with self.flow.observed("REST", "", correlation=correlation_of(request.headers)):
@@ -132,11 +133,6 @@ class RestApi:
         with self.flow.observed("REST", ""):
             method = request.scope["method"]
             raise invalid_argument(f"Malformed request: {method} {request.target}")
-
-
-def status_view(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
-    """Return the status of a model's versions."""
-    return conversion.as_json(conversion.status_response(tuple(statuses)))
 
 
 def metadata_view(metadata: Metadata) -> dict[str, Any]:
