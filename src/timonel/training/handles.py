@@ -106,9 +106,7 @@ class Job:
         self.engine.cancel(self.id)
 
     def scale(self, workers: int) -> None:
-        """Change the number of workers; training keeps its step.
-
-        The number counts as in ``--workers``.
+        """Change the number of workers, counted as in ``--workers``; training keeps its step.
 
         Raises:
             SpecError: The job has no range of workers, or the number is outside the range.
@@ -145,10 +143,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """Handle on a run. Thread-safe.
-
-    Every access reads the run's record again.
-    """
+    """Handle on a run: every access reads its record again. Thread-safe."""
 
     id: str
     workspace: Workspace
@@ -204,10 +199,7 @@ class Run:
 
     @property
     def result(self) -> Any:
-        """Return value of a function program, decoded from JSON.
-
-        None for other programs.
-        """
+        """Return value of a function program, decoded from JSON; None for other programs."""
         found = [event["value"] for event in self.record.events() if event["type"] == "result"]
         return found[-1] if found else None
 

@@ -190,10 +190,7 @@ def _run_managed(task: Task, name: Strategy, termination: Termination) -> None:
 def _managed(
     task: Task, name: Strategy, termination: Termination, run: RunWriter | None
 ) -> Iterator[Callable[[bool], None]]:
-    """Import Keras and let its ``fit`` train as the job says; yield what exports the model.
-
-    It takes whether the script has succeeded.
-    """
+    """Let ``fit`` of the imported Keras train as the job says; yield ``finish(succeeded)``."""
     settings = task.spec.settings
     require_tensorflow_backend(os.environ.get(KERAS_BACKEND))
     from timonel.training.worker import managed, redirected_saves  # noqa: PLC0415 - TensorFlow

@@ -83,10 +83,7 @@ def export_own(
 def export_fitted(
     folder: Path, fitted: Fitted | None, warn: Callable[[str], object] = logger.warning
 ) -> str | None:
-    """Export the last fitted model, unless the script exported one; return why it could not.
-
-    Without a fitted model, export the one that the script saved last.
-    """
+    """Export the model fitted, else saved, last, unless the script did; return why it could not."""
     if _exported_by_script:
         return None
     if fitted is None:

@@ -48,16 +48,14 @@ class Follower:
     """Evaluates the checkpoints of one ``fit`` call after another as they appear.
 
     If several appeared meanwhile, it evaluates the newest and counts the others as skipped.
-    ``tell`` reports a result to the run, unless it has been reported; ``saved`` returns the names
-    of all checkpoints of a call that the run knows.
     """
 
     checkpoints: Checkpoints
     records: EvaluationRecords
     policy: EvaluationPolicy
     _: KW_ONLY
-    tell: Callable[[int, CheckpointEvaluation], None]
-    saved: Callable[[int], Collection[str]]
+    tell: Callable[[int, CheckpointEvaluation], None]  # reports a result to the run, once
+    saved: Callable[[int], Collection[str]]  # returns a call's checkpoints that the run knows
     sleep: Callable[[float], Any] = time.sleep
     _left_out: set[Path] = field(default_factory=set)
     _asked: set[int] = field(default_factory=set)

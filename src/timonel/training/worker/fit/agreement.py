@@ -46,16 +46,12 @@ class TaskAction(Enum):
 
 @dataclass(eq=False)
 class Agreement:
-    """Pending requests. Signal handlers and other threads may call `ask`.
+    """Pending requests. Signal handlers and other threads may call `ask`."""
 
-    ``exchange`` sums the workers' numbers; None for one worker. Other processes write to
-    ``requests``.
-    """
-
-    exchange: Exchange | None = None
+    exchange: Exchange | None = None  # sums the workers' numbers; None for one worker
     _: KW_ONLY
     is_chief: bool = True
-    requests: Path | None = None
+    requests: Path | None = None  # the folder that other processes write to
     clock: Callable[[], float] = time.monotonic
     _pending: set[TaskAction] = field(default_factory=set)
     _fit: int = 0

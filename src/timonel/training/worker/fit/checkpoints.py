@@ -40,16 +40,12 @@ Published = Callable[[Path, Progress], None]
 
 @dataclass(eq=False)
 class Checkpoints:
-    """The checkpoints of one job. Used only by the training thread.
-
-    Only one task ``writes`` them. The engine reads the training progress from the file
-    ``progress``.
-    """
+    """The checkpoints of one job. Used only by the training thread."""
 
     root: Path
     _: KW_ONLY
-    writes: bool
-    progress: Path
+    writes: bool  # as only one task does
+    progress: Path  # the file from which the engine reads the training progress
     policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     records: EvaluationRecords | None = None
     _progress_file: int | None = None

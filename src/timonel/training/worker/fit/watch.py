@@ -73,10 +73,7 @@ class Losses:
 
 @dataclass(eq=False)
 class FitWatch:
-    """Reports one ``fit`` call, saves its state, and ends it on request.
-
-    ``average`` averages state that each replica changed separately.
-    """
+    """Reports one ``fit`` call, saves its state, and ends it on request."""
 
     services: Services
     call: FitCall
@@ -84,7 +81,7 @@ class FitWatch:
     _: KW_ONLY
     reporter: Reporter | None = None
     feed: Feed = field(default_factory=Feed)
-    average: Callable[[], None] = lambda: None
+    average: Callable[[], None] = lambda: None  # of state that each replica changed separately
     _begun: FitState | None = None
     _size: int | None = None
     _steps_ended: bool = False

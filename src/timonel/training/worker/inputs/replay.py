@@ -25,17 +25,11 @@ class NotReplayableError(Exception):
 
 @dataclass(frozen=True)
 class Replay:
-    """Functions mapped over a load, for batches of any size.
+    """Functions mapped over a load, for batches of any size."""
 
-    Args:
-        element: The structure of the load's elements, as ``tf.TensorSpec``.
-        function: Takes the parts of an element, and returns the mapped element.
-        used: Inputs by name that the model's inputs depend on; None if the load has no names.
-    """
-
-    element: Any
-    function: Any
-    used: frozenset[str] | None
+    element: Any  # the structure of the load's elements, as ``tf.TensorSpec``
+    function: Any  # takes the parts of an element, and returns the mapped element
+    used: frozenset[str] | None  # inputs that the model's depend on; None if they have no names
 
     def mapped(self, *parts: Any) -> Any:
         """Return the model's input, and what follows it, for the parts of an element."""

@@ -177,10 +177,8 @@ def _loss_and_metrics(model: Any) -> tuple[str, str]:
 
 
 def built_parts(model: Any) -> list[str]:
-    """Return which of the loss and the metrics of ``compile`` a step has used by now.
-
-    ``fit`` shows those that are built, whatever the script's step returns.
-    """
+    """Return which of the loss and the metrics of ``compile`` a step has used by now."""
+    # ``fit`` shows those that are built, whatever the script's step returns.
     names = _loss_and_metrics(model)
     return [name for name in names if getattr(getattr(model, name, None), "built", False)]
 
@@ -215,10 +213,7 @@ def build_symbolically(model: Any, batch: Any) -> None:
 
 
 def build_metrics(keras: Any, model: Any, spec: Any, parts: Collection[str]) -> None:
-    """Create the metrics' variables of a built model, which Keras creates in the first step.
-
-    ``parts`` are those of `built_parts` to build.
-    """
+    """Create the variables of some `built_parts`, which Keras creates in a model's first step."""
     if not all(isinstance(found, tf.TensorSpec) for found in tf.nest.flatten(spec)):
         return
     with model.distribute_strategy.scope():

@@ -105,34 +105,23 @@ class Step:
 
 
 class _Present(threading.local):
-    """State of the replica that this thread traces: each has its own thread.
+    """State of the replica that this thread traces: each has its own thread."""
 
-    ``step`` is a ``train_step``. ``layout`` is None outside `row_means.weighted` and
-    `row_means.part_of`. ``inputs`` are those of the innermost layer, ``terms`` what each layer
-    adds. ``outputs`` are those of layers that no layer calls, and of BatchNormalization: terms are
-    examined from there on. ``computed`` are those of all layers, ``values`` what the innermost
-    layer gives to others.
-
-    ``depth`` is the number of losses and metric functions that call each other here. The outer one
-    has ``name``; ``whole`` computes it for the whole batch, and ``batch`` has its arguments.
-    ``caught`` gets what a metric function returns. ``before_result`` is called before results of
-    metrics are read in the ``graph`` of the script's own step.
-    """
-
-    step: Step | None = None
-    layout: Any = None
-    inputs: Any = None
+    step: Step | None = None  # a ``train_step``
+    layout: Any = None  # None outside `row_means.weighted` and `row_means.part_of`
+    inputs: Any = None  # of the innermost layer
+    # Of layers that no layer calls, and of BatchNormalization: terms are examined from there on.
     outputs: list[Any]
-    computed: list[Any]
-    values: list[Any]
-    terms: dict[int, list[Any]]
-    depth = 0
-    name = ""
-    whole: Callable[[], Any]
-    batch: Batch
-    caught: list[Any] | None = None
-    before_result: Callable[[], None] | None = None
-    graph: Any = None
+    computed: list[Any]  # outputs of all layers
+    values: list[Any]  # what the innermost layer gives to others
+    terms: dict[int, list[Any]]  # what each layer adds
+    depth = 0  # number of losses and metric functions that call each other here
+    name = ""  # of the outer one
+    whole: Callable[[], Any]  # computes it for the whole batch
+    batch: Batch  # has its arguments
+    caught: list[Any] | None = None  # gets what a metric function returns
+    before_result: Callable[[], None] | None = None  # called before results of metrics are read
+    graph: Any = None  # of the script's own step, in which they are read
 
 
 present = _Present()

@@ -60,10 +60,7 @@ def mixes_rows(value: Any, given: Sequence[Any], rows: Any) -> bool | None:
 
 
 def adds(value: Any, before: Sequence[Any]) -> bool | None:
-    """Return whether a value is that of the tensors ``before`` plus something independent of it.
-
-    None is unknown, as for `mixes_rows`.
-    """
+    """Return whether a value is that of ``before`` plus something independent; None if unknown."""
     names = {each.name for each in before}
     with contextlib.suppress(Exception), tf.init_scope(), tf.device("CPU:0"):
         compute, sources = _part(value, before)

@@ -46,10 +46,7 @@ class StagedGradient:
 def stage(
     entries: Sequence[StagedGradient], attempt: Any, name: str
 ) -> dict[str, tuple[StagedGradient, ...]]:
-    """Stage entries under an attempt's number, on their variables' devices; when traced.
-
-    They are returned by device, in the order of `take`.
-    """
+    """Stage entries by their variables' device; return them in the order of `take`; when traced."""
     by_device: dict[str, list[StagedGradient]] = {}
     for entry in entries:
         by_device.setdefault(entry.variable.device, []).append(entry)

@@ -53,19 +53,15 @@ _names = itertools.count()
 
 @dataclass(eq=False)
 class ParameterServerLoop:
-    """Trains and evaluates models with workers. Used only by the script's thread.
+    """Trains and evaluates models with workers. Used only by the script's thread."""
 
-    ``fit`` of ``keras`` must not be patched yet. ``is_asked`` tells whether the job was asked to
-    save or stop.
-    """
-
-    keras: Any
+    keras: Any  # its ``fit`` must not be patched yet
     strategy: Any
     coordinator: Any
     settings: Settings
     _: KW_ONLY
     workers: int
-    is_asked: Callable[[], bool] = lambda: False
+    is_asked: Callable[[], bool] = lambda: False  # whether the job was asked to save or stop
     tell: Callable[[str], object] = lambda _: None
     observe: Observe = lambda *_: None  # of each computed part's worker and duration in seconds
     tally: Tally = field(default_factory=Tally)

@@ -118,17 +118,14 @@ class Stopwatch:
 
 @dataclass(eq=False)
 class PaceReporter:
-    """Reports a stopwatch's readings to the run. Callable from any thread.
-
-    ``share`` is this task's share of each batch. ``names_slowest``: it compares all tasks.
-    """
+    """Reports a stopwatch's readings to the run. Callable from any thread."""
 
     run: RunWriter
     task: str
     read: Callable[[], Reading]
     _: KW_ONLY
-    share: float
-    names_slowest: bool
+    share: float  # of each batch that this task has
+    names_slowest: bool  # it compares all tasks
     clock: Callable[[], float] = time.monotonic
     batch_size: int | None = None
 

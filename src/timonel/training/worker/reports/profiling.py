@@ -62,19 +62,15 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 @dataclass(eq=False)
 class Profiler:
-    """Profiles steps of a ``fit`` call. Used by the training thread.
-
-    ``host`` is the name of this task in TensorBoard. ``tell`` gets a message, and the profile's
-    fields if there is one. ``marks_steps`` is false if others mark step boundaries in the profile.
-    """
+    """Profiles steps of a ``fit`` call. Used by the training thread."""
 
     steps: StepRange
     logdir: Path
-    host: str
+    host: str  # this task's name in TensorBoard
     _: KW_ONLY
     scratch: Path
-    tell: Tell
-    marks_steps: bool = True
+    tell: Tell  # gets a message, and the profile's fields if there is one
+    marks_steps: bool = True  # false if others mark step boundaries in the profile
     _is_running: bool = False
     _trace: Any = None
     _is_over: bool = False
