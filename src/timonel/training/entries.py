@@ -159,7 +159,9 @@ def _resolved(name: str) -> ModuleSpec | None:
             return None  # the parent is not a package
         spec = _spec(".".join(parts[:count]), places)
         if spec is None and count == 1:
-            spec = _installed(name=parts[0])
+            # Python's own import finders, and those of editable installs.
+            found = (finder.find_spec(parts[0], None) for finder in sys.meta_path)
+            spec = next((each for each in found if each is not None), None)
         if spec is None:
             return None
         inside = spec.submodule_search_locations
@@ -182,12 +184,6 @@ def _spec(name: str, places: list[str]) -> ModuleSpec | None:
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = portions
     return spec
-
-
-def _installed(name: str) -> ModuleSpec | None:
-    """Query the other import finders: Python's own and those of editable installs."""
-    specs = (finder.find_spec(name, None) for finder in sys.meta_path)
-    return next((spec for spec in specs if spec is not None), None)
 
 
 def _read(

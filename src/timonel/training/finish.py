@@ -17,7 +17,7 @@ from timonel.errors import Interrupted, TimonelError
 from timonel.models.exports import read_export, saved_model_of
 from timonel.storage import Workspace, digest_file, find_workspace, is_local, read_document
 from timonel.storage.atomic import sweep
-from timonel.tracking import Artifact, RunWriter, open_run, read_run
+from timonel.tracking import Artifact, open_run, read_run
 from timonel.training.checkpoints import ARRAYS, STATE, best_folder, newest_first
 from timonel.training.evaluations import EvaluationRecords
 from timonel.training.option_values import parse_best
@@ -34,7 +34,13 @@ def finish_run(workspace: Workspace, run_id: str, outcome: JobStatus) -> None:
     sweep(workspace.jobs / run_id)  # remove a partial export of a killed task
     for artifact in (*_exports(workspace.jobs / run_id), *_checkpoints(workspace, run_id)):
         writer.output(artifact)
-    _finish(writer, outcome)
+    if outcome.state is JobState.SUCCEEDED:
+        writer.finish("succeeded", at=outcome.ended_at)
+    elif outcome.state is JobState.STOPPED:
+        writer.finish("stopped", outcome.message, "stopped", at=outcome.ended_at)
+    else:
+        cause = outcome.cause.value if outcome.cause else None
+        writer.finish("failed", outcome.message, cause, at=outcome.ended_at)
 
 
 def interruption(workspace: Workspace, run_id: str) -> Interrupted:
@@ -44,16 +50,6 @@ def interruption(workspace: Workspace, run_id: str) -> Interrupted:
         f"interrupted, {run_id} has stopped",
         hint="its checkpoints are kept" if kept else "it saved no checkpoint",
     )
-
-
-def _finish(writer: RunWriter, outcome: JobStatus) -> None:
-    if outcome.state is JobState.SUCCEEDED:
-        writer.finish("succeeded", at=outcome.ended_at)
-    elif outcome.state is JobState.STOPPED:
-        writer.finish("stopped", outcome.message, "stopped", at=outcome.ended_at)
-    else:
-        cause = outcome.cause.value if outcome.cause else None
-        writer.finish("failed", outcome.message, cause, at=outcome.ended_at)
 
 
 def _exports(job_dir: Path) -> Iterator[Artifact]:

@@ -52,7 +52,8 @@ def reference(function: Function) -> str | None:
     if not module or not name or module == "__main__" or "<" in name:
         return None
     found: Any = sys.modules.get(module)
-    if not _has_source(found):
+    origin = getattr(getattr(found, "__spec__", None), "origin", None)
+    if not isinstance(origin, str) or not origin.endswith(".py"):
         return None
     for part in name.split("."):
         found = getattr(found, part, None)
@@ -118,11 +119,6 @@ def import_path() -> tuple[str, ...]:
     own = tuple(str(Path(place).resolve()) for place in (sys.prefix, sys.base_prefix))
     places = (str(Path(place or ".").resolve()) for place in sys.path)
     return tuple(dict.fromkeys(place for place in places if not place.startswith(own)))
-
-
-def _has_source(module: ModuleType | None) -> bool:
-    origin = getattr(getattr(module, "__spec__", None), "origin", None)
-    return isinstance(origin, str) and origin.endswith(".py")
 
 
 def _referred(function: Function) -> dict[str, Any]:

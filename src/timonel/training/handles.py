@@ -49,7 +49,9 @@ def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
     bucket = None if engine.shares_machine else workspace.local_copy
     if bucket is not None:
         bucket.runs.pull(job_id)
-    writer = _writer(workspace, job_id)
+    writer: RunWriter | None = None
+    with contextlib.suppress(NotFoundError):  # a job without a run
+        writer = open_run(workspace, job_id)
     if writer is None or not state.is_final or state is JobState.SUCCEEDED:
         engine.resume(job_id)  # raises the matching error
         return
@@ -64,13 +66,6 @@ def resume_job(workspace: Workspace, engine: Engine, job_id: str) -> None:
         status: FinishStatus = "stopped" if before.status == "stopped" else "failed"
         writer.finish(status, before.message, before.cause)
         raise
-
-
-def _writer(workspace: Workspace, job_id: str) -> RunWriter | None:
-    try:
-        return open_run(workspace, job_id)
-    except NotFoundError:
-        return None  # a job without a run
 
 
 _POLL_S, _REMOTE_POLL_S = 0.1, 1.0

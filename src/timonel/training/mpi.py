@@ -96,18 +96,15 @@ def joined() -> Iterator[tuple[Cluster, Any]]:
         places = world.allgather((socket.gethostname(), _address(), own.rpartition(":")[2]))
         is_one_host = len({host for host, _, _ in places}) == 1
         addresses = [f"{_LOOPBACK if is_one_host else ip}:{port}" for _, ip, port in places]
-        yield _cluster(addresses, world.Get_rank()), world
+        tasks = {"chief": tuple(addresses[:1]), "worker": tuple(addresses[1:])}
+        present = {role: found for role, found in tasks.items() if found}
+        rank = world.Get_rank()
+        yield Cluster(present, "worker" if rank else "chief", max(0, rank - 1)), world
 
 
 def leave() -> None:
     """Finalize MPI; a rank that fails afterwards still ends the others."""
     _mpi().Finalize()
-
-
-def _cluster(addresses: Sequence[str], rank: int) -> Cluster:
-    tasks = {"chief": tuple(addresses[:1]), "worker": tuple(addresses[1:])}
-    present = {role: found for role, found in tasks.items() if found}
-    return Cluster(present, "worker" if rank else "chief", max(0, rank - 1))
 
 
 def _address() -> str:

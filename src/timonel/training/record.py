@@ -20,7 +20,6 @@ from timonel.training.request import JobOptions, Request
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 
-SOURCE_FOLDER = "source"
 _PICKLE = "function.pkl"
 _ALWAYS_RECORDED = frozenset({"strategy", "workers", "devices_per_worker"})
 _SHOWN = 200
@@ -119,7 +118,7 @@ def _with_copies(settings: Settings, writer: RunWriter) -> Settings:
 
 def source_copy(request: Request, folder: Path) -> Path:
     """Return the path of the program's source within a run's folder."""
-    return folder / SOURCE_FOLDER / request.program.source_name
+    return folder / "source" / request.program.source_name
 
 
 def _params(request: Request) -> dict[str, str]:
@@ -136,22 +135,17 @@ def _text(value: Any) -> str:
 
 def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
     """Return the recorded settings besides the user's parameters, prefixed with ``timonel.``."""
+    usual = Settings()
     return {
-        **_chosen(request.settings),
+        **{
+            f"timonel.{name}": value
+            for group in Settings.model_fields
+            for name, value in getattr(request.settings, group).model_dump(mode="json").items()
+            if name in _ALWAYS_RECORDED or value != getattr(getattr(usual, group), name)
+        },
         "timonel.seed": options.seed,
         # The mirror reads these.
         **({"timonel.wandb": True} if options.wandb else {}),
         **({"timonel.wandb_project": options.wandb_project} if options.wandb_project else {}),
         **({"timonel.args": " ".join(redact_command(request.args))} if request.args else {}),
-    }
-
-
-def _chosen(settings: Settings) -> dict[str, Any]:
-    """Return the options to record: basic and non-default ones."""
-    usual = Settings()
-    return {
-        f"timonel.{name}": value
-        for group in Settings.model_fields
-        for name, value in getattr(settings, group).model_dump(mode="json").items()
-        if name in _ALWAYS_RECORDED or value != getattr(getattr(usual, group), name)
     }

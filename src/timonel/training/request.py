@@ -117,7 +117,12 @@ def check_request(
     datasets = {name: Dataset.open(uri) for name, uri in _named(data).items()}
     spread = settings.distribution
     for dataset in datasets.values():
-        _check_enough(dataset, spread.workers * spread.devices_per_worker)
+        records, replicas = dataset.count("train"), spread.workers * spread.devices_per_worker
+        if records < replicas:
+            raise SpecError(
+                f"{dataset.uri} has {records} training records, fewer than the {replicas} replicas",
+                hint="use fewer workers, or convert with another --splits",
+            )
         dataset.check_sizes()
     given = _params(program, params or {})
     call = None
@@ -125,12 +130,18 @@ def check_request(
         folder = {"job_dir": ""} if pass_job_dir else {}
         functions.check_call(program.function, {**given, **folder})
         call = functions.call_of(program.function, given)
+        if args:
+            name = functions.described(program.function)
+            raise SpecError(
+                f"the function {name} takes no args, got {list(args)}",
+                hint="pass its arguments by name, with params",
+            )
     return Request(
         program=program,
         datasets=datasets,
         settings=settings,
         params=given,
-        args=_args(program, args),
+        args=tuple(args),
         call=call,
         manifest=manifest,
     )
@@ -150,15 +161,6 @@ def _named(data: str | os.PathLike[str] | Mapping[str, str] | None) -> dict[str,
     return dict(data)
 
 
-def _check_enough(dataset: Dataset, replicas: int) -> None:
-    records = dataset.count("train")
-    if records < replicas:
-        raise SpecError(
-            f"{dataset.uri} has {records} training records, fewer than the {replicas} replicas",
-            hint="use fewer workers, or convert with another --splits",
-        )
-
-
 def _params(program: Program, params: Mapping[str, Any]) -> dict[str, Any]:
     if program.function is not None:
         return dict(params)
@@ -169,12 +171,3 @@ def _params(program: Program, params: Mapping[str, Any]) -> dict[str, Any]:
                 hint="use letters, digits, '_', '-' and '.', and start with a letter",
             )
     return {name: str(value) for name, value in params.items()}
-
-
-def _args(program: Program, args: Sequence[str]) -> tuple[str, ...]:
-    if program.function is not None and args:
-        raise SpecError(
-            f"the function {functions.described(program.function)} takes no args, got {list(args)}",
-            hint="pass its arguments by name, with params",
-        )
-    return tuple(args)

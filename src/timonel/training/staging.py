@@ -74,7 +74,7 @@ def _copy(dataset: Dataset, store: ObjectStore) -> None:
         if name not in there or not store.is_same(name, path, there[name])
     ]
     _check(dataset, (name for name in digests if name not in missing), digests)
-    total = sum(_size(files[name]) for name in missing)
+    total = sum(files[name].stat().st_size for name in missing)
     _logger.warning("copying %s of %s to %s, once", format_bytes(total), dataset.uri, store.uri)
     done, told_at = 0, time.monotonic()
     for start in range(0, len(missing), _FILES_AT_ONCE):
@@ -82,7 +82,7 @@ def _copy(dataset: Dataset, store: ObjectStore) -> None:
         store.upload({name: files[name] for name in names})
         # Afterwards: a file that changed while it was copied must not count as the dataset's.
         _check(dataset, (name for name in names if name in digests), digests)
-        done += sum(_size(files[name]) for name in names)
+        done += sum(files[name].stat().st_size for name in names)
         if time.monotonic() - told_at > _TELL_S:
             told_at = time.monotonic()
             _logger.warning("copied %s of %s", format_bytes(done), format_bytes(total))
@@ -102,7 +102,3 @@ def _changed(dataset: Dataset, name: str) -> CorruptError:
         f"{dataset.path / name} was changed, and is no longer the file of the dataset's manifest",
         hint="convert the source again, and let nothing write there meanwhile",
     )
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size

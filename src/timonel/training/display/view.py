@@ -88,8 +88,6 @@ def _of(part: object, whole: object) -> str:
     return f"{part}/{whole}" if whole is not None else f"{part}"
 
 
-_RATE = "examples_per_s"
-_STEP_MS = "step_ms"
 _BESIDE = ("learning_rate", "staleness_mean", "staleness_max", "dropped_gradients")
 """Metrics about the training process, shown if they fit."""
 
@@ -128,7 +126,9 @@ class TrainingView:
         """Return the live display of the current state."""
         if not self._progress:
             # Until the first step nothing else moves: TensorFlow loads, the graph is traced.
-            self._spinner.update(text=self._in_one_line())
+            line = roles_line(self._job) if self._job is not None else Text()
+            line.truncate(max(1, self._width - 2), overflow="ellipsis")
+            self._spinner.update(text=line)
             waiting = waiting_line(self._job) if self._job is not None else None
             return self._spinner if waiting is None else Group(self._spinner, waiting)
         return Group(*self.lines())
@@ -189,11 +189,6 @@ class TrainingView:
         self._epoch_began = done["t"]
         return [epoch_line(done, progress or self._progress, took, self._width)]
 
-    def _in_one_line(self) -> Text:
-        line = roles_line(self._job) if self._job is not None else Text()
-        line.truncate(max(1, self._width - 2), overflow="ellipsis")
-        return line
-
 
 def progress_lines(
     status: JobStatus, events: Iterable[Mapping[str, Any]], width: int = 80
@@ -220,8 +215,8 @@ def epoch_line(
     epochs = progress.get("epochs")
     digits = len(str(epochs or ""))
     values = dict(done["metrics"])
-    rate = values.pop(_RATE, None)
-    values.pop(_STEP_MS, None)
+    rate = values.pop("examples_per_s", None)
+    values.pop("step_ms", None)
     beside = {name: values.pop(name) for name in _BESIDE if name in values}
     text = Text.assemble(("epoch ", "dim"), f"{epoch:>{digits}}", (f"/{epochs}" if epochs else ""))
     for name, value in sorted(values.items(), key=lambda item: _order(item[0])):

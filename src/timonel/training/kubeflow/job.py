@@ -66,14 +66,6 @@ class ManifestJob:
     is_mpi: bool = False  # tasks replace the processes of an MPIJob
 
 
-def parse_metadata(metadata: Fields) -> str | None:
-    """Return the job's name."""
-    name = metadata.take("name", str)
-    metadata.note(NOTED["metadata"])
-    metadata.close(REFUSED["metadata"])
-    return name
-
-
 def parse_replica(
     fields: Fields,
     type_name: str,

@@ -15,13 +15,7 @@ from timonel.errors import SpecError
 from timonel.storage.yaml_text import PlainLoader, yaml_problem
 from timonel.training.kubeflow import job, mpi_job
 from timonel.training.kubeflow.fields import Fields
-from timonel.training.kubeflow.job import (
-    ManifestJob,
-    Replica,
-    parse_metadata,
-    parse_replica,
-    parse_run_policy,
-)
+from timonel.training.kubeflow.job import ManifestJob, Replica, parse_replica, parse_run_policy
 from timonel.training.kubeflow.mpi_job import parse_mpi_job
 
 API_VERSION = "kubeflow.org/v1"
@@ -61,7 +55,9 @@ def parse_manifest(text: str, *, needs_command: bool = True) -> ManifestJob:
     metadata, spec = root.child("metadata"), root.child("spec")
     root.take("status", dict)  # the operator writes it
     root.close()
-    name = parse_metadata(metadata)
+    name = metadata.take("name", str)
+    metadata.note(NOTED["metadata"])
+    metadata.close(REFUSED["metadata"])
     if is_mpi:
         return parse_mpi_job(version or "", name, spec, needs_command=needs_command)
     return _tf_job(name, spec)

@@ -19,11 +19,10 @@ from timonel.training.kubeflow.mpi_command import MpiCommand, parse_mpi_command
 from timonel.training.kubeflow.pods import PodSpec
 
 API_VERSIONS = ("kubeflow.org/v1", "kubeflow.org/v2beta1")
-_NO_SSH = "tasks need no ssh"
 _NO_LAUNCHER = "tasks start together, without a launcher"
 NOTED: Mapping[str, Mapping[str, str]] = {
     "spec of an MPIJob": {
-        "sshAuthMountPath": _NO_SSH,
+        "sshAuthMountPath": "tasks need no ssh",
         "launcherCreationPolicy": _NO_LAUNCHER,
         "waitForWorkers": _NO_LAUNCHER,
         "mainContainer": "a pod has one container",
@@ -155,14 +154,11 @@ def _notes(launcher: Replica, worker: Replica, command: MpiCommand) -> Iterator[
         yield "the Worker's command has no effect: its tasks run the program of mpirun"
     if worker.restart not in {"Never", launcher.restart}:
         yield "the Worker's restartPolicy has no effect: that of the Launcher counts"
-    if names := list(_only_of_launcher(launcher.pod, worker.pod, command)):
+    names = list(launcher.pod.of_machines(worker.pod))
+    env = [name for name in launcher.pod.env if name not in {**command.env, **worker.pod.env}]
+    if env:
+        names.append(f"env without -x ({', '.join(env)})")
+    if names:
         yield f"Launcher fields without effect, as tasks run in pods of Worker: {', '.join(names)}"
     if command.ignored:
         yield f"mpirun options without effect: {' '.join(command.ignored)}"
-
-
-def _only_of_launcher(launcher: PodSpec, worker: PodSpec, command: MpiCommand) -> Iterator[str]:
-    yield from launcher.of_machines(worker)
-    names = [name for name in launcher.env if name not in {**command.env, **worker.env}]
-    if names:
-        yield f"env without -x ({', '.join(names)})"

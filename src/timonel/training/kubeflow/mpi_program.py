@@ -17,7 +17,6 @@ _CURES = {
     "horovod": "remove it: plain Keras is distributed without hvd.init, optimizers and callbacks",
     "mpi4py": "remove it; or on one machine without -f: timonel train SCRIPT --launcher mpi",
 }
-_CONTEXT = "use timonel.training.context().cluster.rank"
 
 
 def check_program(program: Program) -> None:
@@ -47,7 +46,7 @@ def uses_of_mpi(text: str) -> Iterator[tuple[int, str, str]]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [node.module or ""]
         elif isinstance(node, ast.Constant) and str(node.value).startswith(_RANKS):
-            yield node.lineno, str(node.value), _CONTEXT
+            yield node.lineno, str(node.value), "use timonel.training.context().cluster.rank"
             continue
         else:
             continue

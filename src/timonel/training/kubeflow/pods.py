@@ -129,15 +129,12 @@ def parse_template(template: Fields, container_name: str | None) -> PodSpec:
     spec.note(NOTED["template.spec"])
     containers = spec.children("containers")
     shown = "" if container_name is None else f"'{container_name}', "
-    if not containers:
-        raise SpecError(
-            f"{spec.at('containers')} must have one container, {shown}got 0",
-            hint="add the container of the program, with its image and command",
-        )
-    if len(containers) > 1:
+    if len(containers) != 1:
+        sidecars = "remove sidecars; timonel has logs and metrics of its own"
+        none = "add the container of the program, with its image and command"
         raise SpecError(
             f"{spec.at('containers')} must have one container, {shown}got {len(containers)}",
-            hint="remove sidecars; timonel has logs and metrics of its own",
+            hint=sidecars if containers else none,
         )
     container = containers[0]
     name = container.take("name", str)
