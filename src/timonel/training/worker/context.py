@@ -134,7 +134,15 @@ def enter(context: TrainingContext) -> None:
 
 def context() -> TrainingContext:
     """Return this process's training context, or a stand-in outside a job."""
-    return _entered[0] if _entered else _local()
+    if _entered:
+        return _entered[0]
+    named = os.environ.get("TIMONEL_DATA")
+    return TrainingContext(
+        cluster=Cluster({"chief": ("127.0.0.1:0",)}, "chief", 0),
+        job_dir=Path.cwd() / LOCAL_FOLDER,
+        data={"": named} if named else {},
+        in_job=False,
+    )
 
 
 def report(metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -154,13 +162,3 @@ def report(metrics: Mapping[str, float], step: int | None = None) -> None:
 
 
 _reports = [0]
-
-
-def _local() -> TrainingContext:
-    named = os.environ.get("TIMONEL_DATA")
-    return TrainingContext(
-        cluster=Cluster({"chief": ("127.0.0.1:0",)}, "chief", 0),
-        job_dir=Path.cwd() / LOCAL_FOLDER,
-        data={"": named} if named else {},
-        in_job=False,
-    )

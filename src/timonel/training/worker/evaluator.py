@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +37,7 @@ from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.reporting import Summaries
 from timonel.training.worker.state.variables import Replicas
 from timonel.training.worker.strategy import devices
-
-if TYPE_CHECKING:
-    from timonel.training.worker.bootstrap import Task
-    from timonel.training.worker.termination import Termination
+from timonel.training.worker.termination import Termination
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +162,7 @@ def _evaluate(
     }
 
 
-def run(task: Task, termination: Termination) -> None:
+def run(task: bootstrap.Task, termination: Termination) -> None:
     """Evaluate a job's checkpoints until its trainers have finished."""
     settings = task.spec.settings
     devices.configure_evaluator(

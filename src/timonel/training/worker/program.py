@@ -55,21 +55,18 @@ def fill_placeholders(
     ``{{job_name}}`` gives ``{job_name}``. Other braces, as of JSON, are left alone. ``role`` and
     ``index`` are those of the receiving task.
     """
-    values = _values(tasks, role, index, has_chief=_asks_for_chief(args))
+    has_chief = any(
+        name == "chief_hosts" and not escaped
+        for word in args
+        for escaped, name in _PLACEHOLDER.findall(word)
+    )
+    values = _values(tasks, role, index, has_chief=has_chief)
 
     def value(found: re.Match[str]) -> str:
         escaped, name = found.groups()
         return f"{{{name}}}" if escaped else values[name]
 
     return [_PLACEHOLDER.sub(value, word) for word in args]
-
-
-def _asks_for_chief(args: Sequence[str]) -> bool:
-    return any(
-        name == "chief_hosts" and not escaped
-        for word in args
-        for escaped, name in _PLACEHOLDER.findall(word)
-    )
 
 
 def _values(

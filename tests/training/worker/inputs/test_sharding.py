@@ -43,7 +43,7 @@ def test_every_part_goes_to_one_replica(workers: int, local: int) -> None:
 
 
 def test_a_dataset_that_is_sharded_is_dealt_out_among_local_replicas_only() -> None:
-    assert share_of(1, workers=2, replicas=2, sharded=True).is_everything
+    assert share_of(1, workers=2, replicas=2, sharded=True) == Share((0,), 1)
     assert share_of(1, workers=2, replicas=4, sharded=True) == Share((0, 1), 2)
 
 

@@ -65,7 +65,11 @@ class Follower:
 
         None if the trainers finished the script without finishing this call.
         """
-        self._go_on(fit)
+        # Complete what a killed process left undone after its last evaluation.
+        record = self.records.read(fit)
+        for done in record.done:
+            self.tell(fit, done)
+        self._stop_if_due(fit, record)
         while True:
             # Checked first: once trainers have finished, all their checkpoints exist.
             is_over = self.records.is_trained
@@ -82,13 +86,6 @@ class Follower:
                 if is_over and not is_last:
                     return None
                 self.sleep(_POLL_S)
-
-    def _go_on(self, fit: int) -> None:
-        """Complete what a killed process left undone after its last evaluation."""
-        record = self.records.read(fit)
-        for done in record.done:
-            self.tell(fit, done)
-        self._stop_if_due(fit, record)
 
     def _next(self, fit: int, folder: Path, *, holds: bool) -> Checkpoint | None:
         """Read a checkpoint, unless it was evaluated and is not the last."""

@@ -34,11 +34,6 @@ class Share:
     parts: tuple[int, ...]  # index of each local replica's part
     total: int  # number of parts
 
-    @property
-    def is_everything(self) -> bool:
-        """Whether the batch is used undivided."""
-        return self.total == 1
-
 
 def share_of(worker: int, *, workers: int, replicas: int, sharded: bool) -> Share:
     """Return a worker's share of each batch; a sharded dataset has only the worker's own rows."""
@@ -93,7 +88,7 @@ def distribute(strategy: Any, dataset: Any, *, sharded: bool, fill: bool) -> Any
             replicas=context.num_replicas_in_sync,
             sharded=sharded,
         )
-        mine = dataset if share.is_everything else _split(dataset, share, fill=fill)
+        mine = dataset if share.total == 1 else _split(dataset, share, fill=fill)
         return tf_data.without_tuner(mine)
 
     return strategy.distribute_datasets_from_function(local)

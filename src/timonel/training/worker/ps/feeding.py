@@ -104,11 +104,6 @@ class LoopPhase:
         self.horizon = Horizon(steps, self.horizon.every, self.horizon.done + 1)
         return logs
 
-    def clear(self) -> None:
-        """Discard data staged by lost workers."""
-        if self._applier is not None:
-            self._applier.clear()
-
     def _take_ahead(self, iterator: Any) -> None:
         while self._may_take():
             batch, self._kept = self._kept, None

@@ -192,7 +192,7 @@ def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) ->
         if hasattr(value, "apply_gradients") and hasattr(value, "iterations")
     ]
 
-    def noting(optimizer: Any) -> tuple[Callable[..., None], Callable[..., None]]:
+    def noting(optimizer: Any) -> dict[str, Callable[..., None]]:
         def apply_gradients(pairs: Any, *_: Any, **__: Any) -> None:
             recorded.append((optimizer, list(pairs)))
 
@@ -200,12 +200,11 @@ def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) ->
             wanted = variables if variables is not None else model.trainable_variables
             recorded.append((optimizer, list(zip(gradients, wanted, strict=True))))
 
-        return apply_gradients, apply
+        return {"apply_gradients": apply_gradients, "apply": apply}
 
     with contextlib.ExitStack() as stack:
         for optimizer in optimizers:
-            apply_gradients, apply = noting(optimizer)
-            stack.enter_context(replaced(optimizer, apply_gradients=apply_gradients, apply=apply))
+            stack.enter_context(replaced(optimizer, **noting(optimizer)))
         yield
 
 

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 2.0
 """Minimum seconds between two reports of a task."""
-_ALL_WAIT = ": every step waits for it"
 _WORK, _WAIT = (1.0, 1.0, 0.0, 0.0), (1.0, 0.0, 1.0, 0.0)
 """Weights of the elapsed time in a stopwatch's state."""
 
@@ -131,7 +130,7 @@ class PaceReporter:
 
     def __post_init__(self) -> None:
         self._due = self.clock() + INTERVAL_S
-        self._slowest = StragglerWarning(self.run, consequence=_ALL_WAIT)
+        self._slowest = StragglerWarning(self.run, consequence=": every step waits for it")
 
     def tick(self) -> None:
         """Report if due."""

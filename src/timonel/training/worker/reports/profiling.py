@@ -127,7 +127,9 @@ class Profiler:
             return
         if self._is_running:
             self._unmark()
-            self._stop()
+            with contextlib.suppress(tf.errors.OpError):
+                tf.profiler.experimental.stop(save=False)
+            self._forget()
         self._give_up("training ended before")
 
     @property
@@ -174,11 +176,6 @@ class Profiler:
             },
         )
 
-    def _stop(self) -> None:
-        with contextlib.suppress(tf.errors.OpError):
-            tf.profiler.experimental.stop(save=False)
-        self._forget()
-
     def _forget(self) -> None:
         self._is_running = False
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -192,9 +189,6 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
     """Return a callback of ``keras`` that profiles steps."""
     count = StepCount(initial_epoch)
 
-    def epoch_begins(_callback: Any, epoch: int, _logs: Any) -> None:
-        count.epoch = epoch
-
     def step_begins(callback: Any, batch: int, _logs: Any) -> None:
         if not count.has_begun:
             total, done = count.begin(batch, callback.params)
@@ -206,17 +200,14 @@ def callback_for(keras: Any, profiler: Profiler, initial_epoch: int) -> Any:
         # Reading the values waits for the step.
         profiler.step_ends(count.last, lambda: [np.asarray(v) for v in (logs or {}).values()])
 
-    def set_steps_before(_callback: Any, state: Mapping[str, Any]) -> None:
-        count.before = state["before"]
-
     return callback_of(
         keras,
         is_async_safe=False,  # Keras waits for it: a profiled step starts after the profile does
-        on_epoch_begin=epoch_begins,
+        on_epoch_begin=lambda _, epoch, __: setattr(count, "epoch", epoch),
         on_train_batch_begin=step_begins,
         on_train_batch_end=step_ends,
         on_epoch_end=lambda *_: setattr(count, "before", count.last),
         on_train_end=lambda *_: profiler.ends(),
         get_state=lambda _: {"before": count.before},
-        set_state=set_steps_before,
+        set_state=lambda _, state: setattr(count, "before", state["before"]),
     )

@@ -21,7 +21,6 @@ from timonel.training.worker.private import tf_data
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 
 _PREFETCHED = 2
-_NOTE = "arrays go on at their exact batch"
 
 
 class BatchShuffled(Schedule):
@@ -69,7 +68,7 @@ def feed_of_arrays(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | N
     for name in ("y", "sample_weight", "batch_size"):
         arguments.pop(name, None)
     arguments["shuffle"] = False
-    return StreamFeed(stream, _NOTE, steps)
+    return StreamFeed(stream, "arrays go on at their exact batch", steps)
 
 
 def _is_array(leaf: Any) -> bool:

@@ -183,16 +183,12 @@ def read(folder: Path) -> Checkpoint:
     """Read and verify a checkpoint."""
     state = read_document(folder / STATE, "checkpoint")
     try:
-        return Checkpoint(folder, _state_of(folder, state))
+        arrays = _read_arrays(folder / ARRAYS, str(state["digest"]), state["arrays"])
+        known = {each.name: state[each.name] for each in fields(Progress)}
+        progress = Progress(**{**known, "epochs": tuple(state["epochs"])})
+        return Checkpoint(folder, FitState(progress, **decode(state["content"], arrays)))
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise CorruptError(f"the checkpoint in {folder} is damaged: {error!r}") from error
-
-
-def _state_of(folder: Path, state: Mapping[str, Any]) -> FitState:
-    arrays = _read_arrays(folder / ARRAYS, str(state["digest"]), state["arrays"])
-    known = {each.name: state[each.name] for each in fields(Progress)}
-    progress = Progress(**{**known, "epochs": tuple(state["epochs"])})
-    return FitState(progress, **decode(state["content"], arrays))
 
 
 def _write_arrays(path: Path, arrays: Sequence[Array]) -> str:

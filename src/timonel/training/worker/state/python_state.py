@@ -33,7 +33,6 @@ _MODULES = frozenset(
 )
 """Standard modules whose classes hold data; paths of Python 3.13 say `pathlib._local`."""
 _NOT_DATA = frozenset({type, property, super, classmethod, staticmethod, random.SystemRandom})
-_NUMPY = "numpy."
 _CONSTRUCTORS = frozenset(
     {
         "_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype",
@@ -154,7 +153,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
-        is_numpy = module.startswith(_NUMPY) or module == "numpy"
+        is_numpy = module.partition(".")[0] == "numpy"
         if found is _Instance or (is_numpy and name in _CONSTRUCTORS):
             return found
         if isinstance(found, type) and found not in _NOT_DATA:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,6 @@ class ReplayFeed(Feed):
     """Position in a pipeline."""
 
     can_seek = True
-    lost: Sequence[str] = ()
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from timonel.training.worker.state.checkpoint_format import dtype_named
 
 def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
     """Check that saved values belong to these variables."""
-    here = [(tuple(variable.shape), _dtype(variable)) for variable in variables]
+    here = [(tuple(v.shape), dtype_named(getattr(v.dtype, "name", v.dtype))) for v in variables]
     there = [(array.shape, array.dtype) for array in arrays]
     if here != there:
         raise TimonelError(
@@ -29,11 +29,6 @@ def check(variables: Sequence[Any], arrays: Sequence[np.ndarray[Any, Any]]) -> N
             f"({len(here)} instead of {len(there)}, or other shapes)",
             hint="build the same models in the same order each time the script starts",
         )
-
-
-def _dtype(variable: Any) -> np.dtype[Any]:
-    dtype = variable.dtype
-    return dtype_named(getattr(dtype, "name", dtype))
 
 
 Array = np.ndarray[Any, Any]
