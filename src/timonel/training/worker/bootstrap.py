@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _HYPERTUNE = "CLOUD_ML_HP_METRIC_FILE"
 # These roles import TensorFlow; other tasks do not import them.
 _EVALUATOR = "timonel.training.worker.evaluator"
-_SERVERS = "timonel.training.worker.ps"
+_SERVERS = "timonel.training.worker.ps.roles"
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _train(task: Task, termination: Termination) -> None:
     elif role == "evaluator":
         importlib.import_module(_EVALUATOR).run(task, termination)
     elif settings.uses_parameter_servers and role in {"ps", "worker"}:
-        importlib.import_module(_SERVERS).serve(task, termination)
+        importlib.import_module(_SERVERS).run(task, termination)
     else:
         _run_managed(task, strategy_name, termination)
 
@@ -152,7 +152,6 @@ def _run_alone(task: Task) -> None:
     """Run a script that distributes itself: it gets only ``TF_CONFIG``."""
     run = _open_run(task)
     enter(replace(context_of(task, None), run=run))
-    (task.task_dir / "ready").touch()
     heartbeat.begin(task.task_dir)
     with recorded_summaries(run):
         run_program_of(task, run)
@@ -170,7 +169,6 @@ def _run_managed(task: Task, name: Strategy, termination: Termination) -> None:
             late_import.call_before_import(("tensorflow", "keras", "tf_keras"), begin)
         else:
             begin()
-        (task.task_dir / "ready").touch()
         heartbeat.begin(task.task_dir)
         silence.watch(task.task_dir / "progress", functools.partial(_warn, run))
         try:

@@ -191,7 +191,6 @@ def run(task: bootstrap.Task, termination: Termination) -> None:
     )
     fits = EvaluatorFits(keras, follower, records, report)
     fits.install()
-    (task.task_dir / "ready").touch()
     heartbeat.begin(task.task_dir)
     with redirected_saves.redirected(keras, task.task_dir / "scratch"), bootstrap.until_exit():
         bootstrap.run_program_of(task, None)

@@ -15,7 +15,8 @@ BEAT_S = 1.0
 
 
 def begin(task_dir: Path) -> None:
-    """Start the heartbeat; call it once the task is up."""
+    """Tell the engine that the task is up, and start the heartbeat."""
+    (task_dir / "ready").touch()
     # The heartbeat ends and its file is removed when the interpreter begins to shut down: libraries
     # may take long for that, and no work can be lost any more.
     path = task_dir / "alive"

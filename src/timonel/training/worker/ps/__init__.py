@@ -10,7 +10,7 @@ A job of ``--ps N --workers M`` has these roles, of which only the chief runs th
                 (``restart-job``). Stopped by the engine.
 
 All of them start with the same command and differ only in ``TIMONEL_CLUSTER``. Workers and
-parameter servers only run ``roles.serve``.
+parameter servers only run ``roles.run``.
 
     ledger            pure: which worker computes what, which gradients count and how much
     dispatcher        the ledger, shared by the chief's thread and those of the workers
@@ -25,21 +25,3 @@ parameter servers only run ``roles.serve``.
     pace              pace reports of the workers
     roles             the cluster: servers, the strategy, its coordinator
 """
-
-from __future__ import annotations
-
-import threading
-from typing import Any
-
-
-def serve(task: Any, termination: Any) -> None:
-    """Run a worker or a parameter server until SIGTERM."""
-    # A worker exits at once, as its work is computed again. A parameter server waits until the
-    # chief has saved its variables.
-    from timonel.training.worker.ps import roles  # noqa: PLC0415 - imports TensorFlow
-
-    termination.install()
-    _kept = roles.serve(task.cluster, task.task_dir)
-    if task.cluster.role == "ps":
-        roles.leave_after_saving(termination, task.job_dir / "requests")
-    threading.Event().wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,10 @@ _ALONE_S = 1.0
 _POLL_S = 0.5
 
 
-def serve(cluster: Cluster, task_dir: Path) -> Any:
-    """Start a TensorFlow server for the chief; the caller must keep it."""
+def run(task: Any, termination: Termination) -> None:
+    """Run a worker or a parameter server until SIGTERM."""
+    termination.install()
+    cluster: Cluster = task.cluster
     if cluster.role == "ps":
         with contextlib.suppress(RuntimeError):  # already initialized: the task has no GPU
             tf.config.set_visible_devices([], "GPU")
@@ -47,10 +50,13 @@ def serve(cluster: Cluster, task_dir: Path) -> Any:
         protocol="grpc",
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads),
     )
-    (task_dir / "ready").touch()
-    heartbeat.begin(task_dir)
+    heartbeat.begin(task.task_dir)
     logger.info("serving at %s", server.target)
-    return server
+    # A worker exits at once, as its work is computed again. A parameter server waits until the
+    # chief has saved its variables.
+    if cluster.role == "ps":
+        leave_after_saving(termination, task.job_dir / "requests")
+    threading.Event().wait()
 
 
 def leave_after_saving(
