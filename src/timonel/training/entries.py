@@ -202,7 +202,6 @@ def _parsed(source: bytes | str) -> list[ast.AST]:
 
 
 def _flavour(nodes: Sequence[ast.AST], environ: Mapping[str, str]) -> KerasFlavour:
-    """Return the Keras named by the environment or by the program's text."""
     asked = environ.get(LEGACY_KERAS, "").lower()
     if asked in _FLAVOURS:
         return _FLAVOURS[asked]
@@ -236,7 +235,6 @@ def _imports_tensorflow(node: ast.AST) -> bool:
 
 
 def _imports(node: ast.AST) -> list[str]:
-    """Return the modules that a statement may import."""
     if isinstance(node, ast.Import):
         return [each.name for each in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

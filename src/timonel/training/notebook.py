@@ -1,6 +1,4 @@
-"""Translate notebook cells to Python, line for line.
-
-Pure except for reading the file.
+"""Translate notebook cells to Python, line for line. Pure except for reading the file.
 
 A cell that is valid Python stays unchanged. In other cells, IPython syntax is translated where it
 has an effect (``%env A={b}``, ``%cd``, ``%time``), dropped where a job has no use for it

@@ -1,6 +1,4 @@
-"""Rendezvous of manually started tasks in one run.
-
-The chief creates the run, and the others wait for it.
+"""Rendezvous of manually started tasks: the chief creates the run, the others wait.
 
 The run's id is ``train-<cluster>-<n>``: a hash of the cluster and the run's name, so that all tasks
 know it, and a counter. Tasks started again continue a run that has not ended. All tasks need one

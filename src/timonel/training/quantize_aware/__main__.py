@@ -1,7 +1,4 @@
-"""Program of a quantization-aware fine-tuning.
-
-It loads the model of an earlier run, and fits it with simulated integers.
-"""
+"""Program of a fine-tuning: fits an earlier run's model with simulated integers."""
 
 from __future__ import annotations
 

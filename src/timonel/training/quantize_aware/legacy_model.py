@@ -87,7 +87,6 @@ class _Graph:
             raise ModelError("the model was built without an Input layer")
 
     def call(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the outputs for inputs."""
         if "input_layers" not in self._config:
             (tensor,) = inputs
             for entry in self._layers:

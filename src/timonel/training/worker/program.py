@@ -237,7 +237,6 @@ class _Shell:
         """Do nothing: cells call the function directly."""
 
     def run_cell(self, text: str) -> None:
-        """Run text as one of the notebook's cells."""
         cell = notebook.translate(Path(self._path).name, 0, text, {})
         for left in cell.left_out:
             logger.info("run_cell: skipped %s", left)

@@ -98,8 +98,6 @@ class SavedCopies:
 
 
 class _Task:
-    """State of this process."""
-
     copies: SavedCopies | None = None  # while saves are redirected
 
 

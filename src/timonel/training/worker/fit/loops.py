@@ -58,18 +58,14 @@ def _outside_a_job(cluster: Cluster, job_dir: Path) -> Services:
 
 
 class LoopCheckpointer:
-    """Saves and restores a custom loop. All tasks of a job must run the same loop.
-
-    ``number`` is the index of the loop within the process. The script's plain data in ``state`` are
-    saved too.
-    """
+    """Saves and restores a custom loop. All tasks of a job must run the same loop."""
 
     def __init__(
         self, services: Services, number: int, things: Mapping[str, Any], data: Any
     ) -> None:
-        self.state: dict[str, Any] = {}
+        self.state: dict[str, Any] = {}  # plain data of the script, which are saved too
         self._services = services
-        self._number = number
+        self._number = number  # of the loop within the process
         self._things = things
         self._replicas = Replicas(services.strategy, services.workers)
         self._due = Due(services.checkpoints.policy)

@@ -1,6 +1,4 @@
-"""Track pieces of work per worker, and which gradients count.
-
-No threads, no clock.
+"""Track pieces of work per worker, and which gradients count. No threads, no clock.
 
 A **piece** is a part of a batch that one worker computes at once. It has a number and counts
 exactly once, even if workers are lost: a lost or late attempt returns its piece, and of two

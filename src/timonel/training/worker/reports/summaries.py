@@ -86,7 +86,6 @@ class _Writers:
         return create
 
     def flush(self) -> None:
-        """Write all values to the files."""
         for writer in [*self._writers, *self._v1_writers]:
             with contextlib.suppress(Exception):  # closed, or its session is
                 writer.flush()

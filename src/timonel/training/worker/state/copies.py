@@ -1,6 +1,4 @@
-"""Copy checkpoints to a folder or bucket elsewhere.
-
-They survive the loss of the machine.
+"""Copy checkpoints to a folder or bucket elsewhere, to survive the machine's loss.
 
 A separate thread copies: a bucket that hangs delays neither training nor local checkpoints. It
 mirrors the local folder: the newest checkpoint is copied first, and deleted checkpoints are removed

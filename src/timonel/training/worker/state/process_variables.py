@@ -133,12 +133,9 @@ class ProcessVariables:
         self,
         model: Any,
         attributes: Sequence[Sequence[Any]],
-        owned: Collection[tuple[_Key, int]] = (),
+        owned: Collection[tuple[_Key, int]] = (),  # saved with the model
     ) -> None:
-        """Set variables on a model that callbacks have set on it, if their values are known.
-
-        Those of ``owned`` are saved with the model.
-        """
+        """Set variables on a model that callbacks have set on it, if their values are known."""
         for name, saved_key, number, trainable in attributes:
             key = tuple(saved_key)
             states = self._pending.get(key, [])

@@ -61,7 +61,6 @@ class _Instance:
         self.attributes = attributes
 
     def is_like(self, thing: Any) -> bool:
-        """Return whether a thing is of the same class."""
         kind = type(thing)
         return (kind.__module__, kind.__qualname__) == (self.module, self.name)
 
