@@ -44,19 +44,16 @@ class OptimizerOptions(FitPlugin):
         """Compile with XLA, check the optimizer, and make batch sizes global."""
         policy = keras_fit.policy_of(self._keras)
         precision.warn_of_own_policy(policy, self._settings.numerics)
-        self._record(keras_fit.policies_in(model))
+        policies = keras_fit.policies_in(model)  # of the layers, which the script chooses
+        if self._run is not None and policies not in {"", self._recorded}:
+            self._recorded = policies
+            self._run.event("devices", precision=policies)
         if self._settings.numerics.xla:
             precision.compile_with_xla(model)
         if self._plan != GradientPlan() or not self._rule.changes_nothing:
             check_optimizer(model.optimizer, self._plan)
         if self._settings.batches.batch_size_is == "per-replica":
             fit_data.make_global(arguments, self._replicas)
-
-    def _record(self, policies: str) -> None:
-        """Record the precision of the layers, which the script chooses."""
-        if self._run is not None and policies not in {"", self._recorded}:
-            self._recorded = policies
-            self._run.event("devices", precision=policies)
 
 
 def check_optimizer(optimizer: Any, plan: GradientPlan) -> None:

@@ -151,14 +151,11 @@ class ParameterServerLoop:
         return original(**arguments)
 
     def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
-        if self._dispatcher is not None:  # Keras validates within fit
-            self._begin_evaluation(model, arguments)
-            return original(**arguments)
-        with (
-            self._serving() as dispatcher,
-            ps_variables.detached(model),
-            self._testing(model, dispatcher),
-        ):
+        with contextlib.ExitStack() as stack:
+            if self._dispatcher is None:  # otherwise Keras validates within fit
+                dispatcher = stack.enter_context(self._serving())
+                stack.enter_context(ps_variables.detached(model))
+                stack.enter_context(self._testing(model, dispatcher))
             self._begin_evaluation(model, arguments)
             return original(**arguments)
 
