@@ -13,7 +13,8 @@ from timonel.endpoints.handle import Endpoint, reachable_endpoints
 from timonel.errors import NotFoundError, ServingError
 from timonel.models.safety.trust_options import TrustOptions
 from timonel.options import documented
-from timonel.serving.client.predict import Notify, Prediction
+from timonel.serving.client.instances import Notify
+from timonel.serving.client.predict import Prediction
 from timonel.serving.client.predict import predict as predict_with_server
 from timonel.storage import Workspace, find_workspace
 
