@@ -152,8 +152,8 @@ class ParameterServerLoop:
 
     def _evaluate(self, original: Callable[..., Any], model: Any, arguments: Any) -> Any:
         with contextlib.ExitStack() as stack:
-            if self._dispatcher is None:  # otherwise Keras validates within fit
-                dispatcher = stack.enter_context(self._serving())
+            dispatcher = self._dispatcher or stack.enter_context(self._serving())
+            if id(model) not in self._evaluating:  # otherwise Keras validates within fit
                 stack.enter_context(ps_variables.detached(model))
                 stack.enter_context(self._testing(model, dispatcher))
             self._begin_evaluation(model, arguments)
