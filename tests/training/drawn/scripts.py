@@ -95,12 +95,13 @@ class Draw:
             return "SyncOnReadVariable does not support `assign_add` in cross-replica context"
         if self.mode not in _SERVED:
             return None
-        found = _REFUSED_BY_SERVERS.get(self.model) or _REFUSED_BY_SERVERS.get(self.loop)
+        # Models are refused before the first step, and what callbacks do after it.
+        if self.model in _REFUSED_BY_SERVERS:
+            return _REFUSED_BY_SERVERS[self.model]
         # A layer of tf-keras lists the variable as its own.
-        is_unlisted = not _UNLISTED.isdisjoint(self.states) and self.keras == "keras"
-        if found is None and is_unlisted:
+        if not _UNLISTED.isdisjoint(self.states) and self.keras == "keras":
             return "the train step assigns a variable that the model does not list"
-        return found
+        return _REFUSED_BY_SERVERS.get(self.loop)
 
     @property
     def script(self) -> str:

@@ -43,10 +43,11 @@ class Renaming(keras.Model):
         return [self.tracker, self.accuracy]
 
 
+judged = {"loss": []}
+
+
 class Judge(keras.callbacks.Callback):
     """Evaluates another model between batches and after epochs."""
-
-    judged = {"loss": []}
 
     def __init__(self):
         super().__init__()
@@ -58,7 +59,7 @@ class Judge(keras.callbacks.Callback):
             self.on_epoch_end(batch)
 
     def on_epoch_end(self, epoch, logs=None):
-        self.judged["loss"].append(float(self.other.evaluate(x, y, verbose=0)))
+        judged["loss"].append(float(self.other.evaluate(x, y, verbose=0)))
 
 
 def fit(model):
@@ -90,7 +91,7 @@ late.compile(
 renaming = Renaming()
 renaming.compile("sgd")
 job = context()
-result = {"late": fit(late), "renamed": fit(renaming), "judged": Judge.judged}
+result = {"late": fit(late), "renamed": fit(renaming), "judged": judged}
 job.job_dir.mkdir(parents=True, exist_ok=True)
 place = str(job.job_dir / f"{job.cluster.task_id}.keras")
 late.save(place)
