@@ -40,7 +40,7 @@ else:
     filters, side = 32, min(shape[:2])
     while side > 8:  # a photograph is halved four times, a digit of 8 x 8 pixels never
         model.add(keras.layers.Conv2D(filters, 3, strides=2, padding="same"))
-        # Over the rows of all workers, which train as one does.
+        # Over all rows of a batch, wherever they are.
         model.add(keras.layers.BatchNormalization(synchronized=True))
         model.add(keras.layers.ReLU())
         filters, side = min(2 * filters, 128), side // 2
