@@ -121,7 +121,7 @@ def is_stopped(pid: int) -> bool:
 
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process in seconds, including all threads."""
-    return _cpu_times(pid)[0]
+    return _cpu_ticks(pid)[0] / os.sysconf("SC_CLK_TCK")
 
 
 def tree_cpu_s(root: int, below: Collection[int]) -> tuple[float, float]:
@@ -133,19 +133,21 @@ def tree_cpu_s(root: int, below: Collection[int]) -> tuple[float, float]:
         root: PID of the process.
         below: Its descendants.
     """
-    own_s, children_s = _cpu_times(root)
-    return own_s, children_s + sum(sum(_cpu_times(pid)) for pid in below)
+    # Added up as integers: a rounding error would let a counter fall, which looks like a restart.
+    own, children = _cpu_ticks(root)
+    children += sum(sum(_cpu_ticks(pid)) for pid in below)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return own / ticks, children / ticks
 
 
-def _cpu_times(pid: int) -> tuple[float, float]:
-    """Return the CPU time of a process, and of those that it has waited for, in seconds."""
+def _cpu_ticks(pid: int) -> tuple[int, int]:
+    """Return the CPU time of a process, and of those that it has waited for, in clock ticks."""
     stat = _stat(pid)
     if stat is None:
-        return 0.0, 0.0
-    ticks = os.sysconf("SC_CLK_TCK")
+        return 0, 0
     return (
-        (int(stat[_STAT_USER]) + int(stat[_STAT_SYSTEM])) / ticks,
-        (int(stat[_STAT_CHILDREN_USER]) + int(stat[_STAT_CHILDREN_SYSTEM])) / ticks,
+        int(stat[_STAT_USER]) + int(stat[_STAT_SYSTEM]),
+        int(stat[_STAT_CHILDREN_USER]) + int(stat[_STAT_CHILDREN_SYSTEM]),
     )
 
 
