@@ -109,7 +109,7 @@ KINDS = {
     "counts": lambda: sequential(Counts()),
     "embeds": lambda: sequential(Embeds()),
     "frozen": lambda: sequential(L.BatchNormalization(trainable=False)),
-    "normal": lambda: Own(L.Dense(4), L.BatchNormalization(), L.Dense(1)),
+    "normal": lambda: sequential(L.BatchNormalization()),
     "added": lambda: functional(lambda x: x + 2 * x),
 }
 x = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
