@@ -126,7 +126,7 @@ def test_the_document_of_a_job_is_newer_or_damaged(timonel: Timonel, engine: Loc
     for text, said in (
         (
             whole.replace('"format": 1', '"format": 2', 1),
-            "has job format 2, this release reads 1 or older",
+            "has job format 2, this release reads 1: a newer timonel wrote it",
         ),
         (whole.replace('"roles"', '"rolls"', 1), "the job document "),
         ("{", "is not valid JSON"),

@@ -87,7 +87,7 @@ def test_a_workspace_without_a_valid_id_is_refused(
 ) -> None:
     body = {"kind": "workspace", "format": 1, "id": id_}
     ObjectStore(faulty[0]).write("FORMAT", json.dumps(body).encode())
-    with pytest.raises(CorruptError, match=r'FORMAT has no valid id: .*: add "id": "[0-9a-f]{32}"'):
+    with pytest.raises(CorruptError, match=r'FORMAT has no valid id: add "id": "[0-9a-f]{32}"'):
         machine("a")
     assert list(tmp_path.iterdir()) == []
 
