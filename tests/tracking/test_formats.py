@@ -1,4 +1,4 @@
-"""What the first release wrote is read by every later one."""
+"""Records that are kept as files are read: a format that changes by mistake fails here."""
 
 from __future__ import annotations
 

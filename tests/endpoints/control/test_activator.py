@@ -84,11 +84,14 @@ def test_requests_at_a_gateway_that_ends_are_refused() -> None:
         activator = Activator(lambda _: None)
         activator.configure({"a-v1": (10, 60.0)})
         waiting = Question(activator, "a-v1")
+        begins = Activator(lambda _: None)
+        early = Question(begins, "a-v1")
         await settle()
-        activator.end()
+        activator.close()
+        begins.close()
         late = Question(activator, "a-v1")
-        await asyncio.gather(waiting.task, late.task)
-        assert (waiting.status, late.status) == (REFUSED, REFUSED)
+        await asyncio.gather(waiting.task, late.task, early.task)
+        assert (waiting.status, late.status, early.status) == (REFUSED, REFUSED, REFUSED)
 
     asyncio.run(run())
 

@@ -68,7 +68,7 @@ async def _serve(
                 other.cancel()
     finally:
         if is_beside:
-            controller.activator.end()
+            controller.activator.close()
         for server in servers:
             await server.stop()
 

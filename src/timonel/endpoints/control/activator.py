@@ -70,20 +70,22 @@ class Activator:
             failures: Why no replica can start, by service; its requests do not wait.
         """
         self._limits, self._failures = limits, failures or {}
-        self._is_configured.set()
-        for service in [*self._waiting]:
-            if (reason := self._refusal(service)) is not None:
-                self._end(service, (REFUSED, reason))
+        self._apply_refusals()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Refuse all requests: this gateway ends, and there are others."""
         self._is_ending = True
-        for service in [*self._waiting]:
-            self._end(service, (REFUSED, _ENDING))
+        self._apply_refusals()
 
     def release(self, service: str) -> None:
         """Let the waiting requests of a service pass."""
         self._end(service, (200, ""))
+
+    def _apply_refusals(self) -> None:
+        self._is_configured.set()
+        for service in [*self._waiting]:
+            if (reason := self._refusal(service)) is not None:
+                self._end(service, (REFUSED, reason))
 
     def _refusal(self, service: str) -> str | None:
         if self._is_ending:

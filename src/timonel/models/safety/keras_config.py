@@ -20,7 +20,6 @@ _PACKAGES = frozenset({"keras", "tf_keras", "builtins"})
 _INITIALIZERS = "tensorflow.python.ops.init_ops_v2"
 _CALLING = frozenset({"Lambda", "ClassMethod", "InstanceMethod", "InstanceProperty"})
 """Layers that call a function or a method whose name is in the configuration."""
-_OPERATION = "OpLambda"
 _MATHEMATICS = ("math.", "nn.", "linalg.", "image.", "strings.", "signal.", "__operators__.")
 """Parts of TensorFlow's API without access to files, the network or Python code."""
 _FUNCTIONS = """
@@ -85,7 +84,7 @@ def _calls(found: dict[str, Any]) -> Iterator[str]:
         yield f"Python's {config}"
     if kind in _CALLING:
         yield f"the function of a layer {kind}"
-    if isinstance(config, dict) and (str(kind).endswith(_OPERATION)):
+    if isinstance(config, dict) and str(kind).endswith("OpLambda"):
         name = str(config.get("function")).removeprefix("compat.v1.")
         if name not in _FUNCTIONS.split() and not name.startswith(_MATHEMATICS):
             yield f"tf.{name}"

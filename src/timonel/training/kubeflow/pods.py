@@ -130,11 +130,12 @@ def parse_template(template: Fields, container_name: str | None) -> PodSpec:
     containers = spec.children("containers")
     shown = "" if container_name is None else f"'{container_name}', "
     if len(containers) != 1:
-        sidecars = "remove sidecars; timonel has logs and metrics of its own"
-        none = "add the container of the program, with its image and command"
+        cure = "add the container of the program, with its image and command"
+        if containers:
+            cure = "remove sidecars; timonel has logs and metrics of its own"
         raise SpecError(
             f"{spec.at('containers')} must have one container, {shown}got {len(containers)}",
-            hint=sidecars if containers else none,
+            hint=cure,
         )
     container = containers[0]
     name = container.take("name", str)
