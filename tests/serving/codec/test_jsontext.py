@@ -160,3 +160,34 @@ def test_long_values_are_cut_at_256_bytes():
     assert echo("é" * 1000) == '"' + "é" * 127 + "..."
     assert len(echo([list(range(1000))] * 1000)) == 259
     assert echo("a" * 254) == '"' + "a" * 254 + '"'
+
+
+LONG = st.sampled_from(["a", "é", "\\", '"', "\n"]).map(lambda one: one * 300)
+
+
+@given(
+    st.recursive(
+        values | LONG | st.integers().map(lambda number: [number] * 300),
+        lambda inner: (
+            st.lists(inner, max_size=300) | st.dictionaries(LONG | st.text(), inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+)
+def test_an_echo_is_the_beginning_of_the_whole_text(value):
+    whole = json.dumps(value, ensure_ascii=False, indent=4).encode("utf-8", "replace")
+    expected = whole if len(whole) <= 256 else whole[:256].decode(errors="ignore").encode() + b"..."
+    assert echo(value).encode() == expected
+
+
+def test_an_echo_does_not_write_all_of_a_large_value():
+    class Counted(str):
+        __slots__ = ()
+        read = 0
+
+        def __getitem__(self, part):
+            Counted.read += len(piece := str.__getitem__(self, part))
+            return piece
+
+    assert echo({"b64": Counted("a" * 10**6), "c": Counted("a")}).endswith("aaa...")
+    assert 0 < Counted.read < 1000

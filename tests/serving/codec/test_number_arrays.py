@@ -246,3 +246,12 @@ def test_both_ways_agree_on_requests_that_fit(drawn, layout):
     content, inputs = drawn
     body = json.dumps(content, **layout).encode()
     assert outcome(body, inputs) == the_slow_way(body, inputs)
+
+
+@given(st.lists(st.sampled_from([rb"\"", rb"\\", b"a", b"\n"]), max_size=20), st.booleans())
+def test_the_end_of_a_string_is_found_in_steps(parts, has_end):
+    content = b"".join(parts)
+    body = b'"' + content + (b'" and "more"' if has_end else b"")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STEP_BYTES", 3)
+        assert module._end_of_string(body, 1) == (len(content) + 1 if has_end else -1)

@@ -11,6 +11,7 @@ therefore limited to `MAX_TOKENS`: at that limit parsing takes a tenth of a seco
 from __future__ import annotations
 
 import codecs
+import itertools
 import json
 import math
 import re
@@ -77,7 +78,7 @@ def echo(value: object) -> str:
     """Format a value as indented JSON for errors, truncated if long."""
     pieces: list[str] = []
     length = 0
-    for piece in _INDENTED.iterencode(value):
+    for piece in _INDENTED.iterencode(_beginning(value)):
         pieces.append(piece)
         length += len(piece)
         if length > _ECHO_LIMIT:
@@ -86,6 +87,25 @@ def echo(value: object) -> str:
     if len(text) <= _ECHO_LIMIT:
         return text.decode()
     return text[:_ECHO_LIMIT].decode(errors="ignore") + "..."
+
+
+def _beginning(value: object) -> object:
+    """Return a value with as much of its content as an echo shows: strings may have megabytes."""
+    left = _ECHO_LIMIT
+
+    def cut(part: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if isinstance(part, str):
+            return part[:_ECHO_LIMIT]
+        if isinstance(part, list):
+            return [cut(each) for each in itertools.takewhile(lambda _: left > 0, part)]
+        if isinstance(part, dict):
+            shown = itertools.takewhile(lambda _: left > 0, part.items())
+            return {cut(name): cut(each) for name, each in shown}
+        return part
+
+    return cut(value)
 
 
 def type_name(value: object) -> str:

@@ -46,7 +46,7 @@ MIN_BYTES = 1024
 _HOLE = "\0"
 _BEFORE_ARRAY = re.compile(rb"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)")
 _BACKSLASH = ord("\\")
-_REST_OF_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +176,15 @@ def _end_of_string(body: bytes, start: int) -> int:
     end = body.find(b'"', start)
     if end < 0 or body[end - 1] != _BACKSLASH:
         return end
-    rest = _REST_OF_STRING.match(body, start)
-    return -1 if rest is None else rest.end() - 1
+    while True:
+        # In steps: other threads run between them, but not during a search.
+        inside = _IN_STRING.match(body, start, start + STEP_BYTES)
+        stop = start if inside is None else inside.end()
+        if body[stop : stop + 1] == b'"':
+            return stop
+        if stop == start:
+            return -1
+        start = stop
 
 
 def _columns(outline: Outline, specs: Specs) -> dict[str, Any] | None:
