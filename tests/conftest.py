@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from tests.buckets import MINIO, running_minio, running_moto, set_credentials
 from tests.process_guard import ProcessGuard
+from tests.python_path import python_path
 from tests.storage.faulty import FaultyServer
 from timonel.storage import Workspace, find_workspace
 
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Also for fixtures of modules, which `clean_environment` comes too late for.
     os.environ["TIMONEL_MIRRORS"] = "none"
+    # Jobs and replicas of tests run programs of `tests.contracts`.
+    os.environ["PYTHONPATH"] = python_path()
     config.pluginmanager.register(ProcessGuard())
     report = os.environ.get("TIMONEL_SOAK_REPORT")
     if report:
@@ -84,7 +87,7 @@ def fake_runtime() -> Iterator[None]:
     With it a server starts in a second; TensorFlow takes ten, and is not what is tested there.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "plugins"))
+        patch.setenv("PYTHONPATH", python_path(Path(__file__).parent / "plugins"))
         yield
 
 

@@ -83,5 +83,5 @@ __getattr__, __dir__ = lazy_names(
         "training": ("Job", "Run", "list_runs", "read_run", "train"),
         "tuning": ("Study", "tune"),
     },
-    modules=("data", "testing", "tracking", "training"),
+    modules=("data", "tracking", "training"),
 )

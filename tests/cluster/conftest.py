@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -23,11 +24,19 @@ import s3fs
 from packaging.requirements import Requirement
 
 from tests.buckets import client_env, running_minio
+from tests.python_path import ROOT
 from tests.waiting import until
 from timonel.endpoints import Endpoint, deploy, list_endpoints
 from timonel.endpoints.engine import documents_of, engine_of
 from timonel.storage import Workspace, find_workspace
 
+_PROGRAMS = (
+    "tests/__init__.py",
+    "tests/contracts/__init__.py",
+    "tests/contracts/engine_tasks.py",
+    "tests/contracts/service_replica.py",
+)
+"""What pods of the contract suites run."""
 _EXTRAS = ("kubernetes", "s3")
 _OF_JOBS = (*_EXTRAS, "mpi")
 _NOT_IN_JOBS = frozenset({"ai-edge-litert", "tensorflow", "tensorflow-serving-api", "uv"})
@@ -156,13 +165,17 @@ def server_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return _image(cluster, "servers", needed, tmp_path_factory.mktemp("servers"))
 
 
-def _image(cluster: Cluster, name: str, needed: list[str], code: Path) -> str:
+def _image(cluster: Cluster, image: str, needed: list[str], code: Path) -> str:
     from timonel.containers import ImageSpec, build_image
 
     requirements = code / "requirements.txt"
     requirements.write_text("\n".join([*needed, ""]))
-    spec = ImageSpec(code, base="self", requirements=requirements)
-    return build_image(spec, f"{cluster.registry}/timonel/{name}:v1", plain_http=True).name
+    for name in _PROGRAMS:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, code / name)
+    found = {"PYTHONPATH": "/app"}
+    spec = ImageSpec(code, base="self", requirements=requirements, environment=found)
+    return build_image(spec, f"{cluster.registry}/timonel/{image}:v1", plain_http=True).name
 
 
 def _requirements(extras: tuple[str, ...], left_out: frozenset[str]) -> list[str]:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import Cluster
+from tests.contracts.engines import EngineContract, EngineHarness, eventually, harness
 from timonel.engines import JobSpec, JobState
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.files.changes import Objects
 from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.storage import Workspace, find_workspace
-from timonel.testing.engines import EngineContract, EngineHarness, eventually, harness
 
 pytestmark = [
     pytest.mark.cluster,

@@ -14,11 +14,11 @@ import pytest
 
 from tests.cluster.conftest import KUBELAB, Cluster
 from tests.cluster.test_jobs import ClusterHarness
+from tests.contracts.engines import eventually, harness
 from timonel.engines import JobState, Resources, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.errors import SpecError
 from timonel.storage import find_workspace
-from timonel.testing.engines import eventually, harness
 
 pytestmark = [
     pytest.mark.cluster,

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from tests.cluster.conftest import Cluster
+from tests.contracts.engines import harness as waiting
+from tests.contracts.services import REPLICA_MODULE, ServiceEngineContract, ServiceHarness
 from timonel.engines import Sidecar
 from timonel.engines.kubernetes import KubernetesServiceEngine
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.settings import ClusterSettings
-from timonel.testing.engines import harness as waiting
-from timonel.testing.services import REPLICA_MODULE, ServiceEngineContract, ServiceHarness
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,12 +34,12 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 settings = ClusterSettings.of(os.environ)
 engine = KubernetesServiceEngine(Api.connect(settings), settings, os.environ["TIMONEL_POD_NAME"])
 before = [status.name for status in engine.services()]
-engine.apply(ServiceSpec(name="made", module="timonel.testing.service_replica"))
+engine.apply(ServiceSpec(name="made", module="tests.contracts.service_replica"))
 engine.scale("made", 2)
 after = [status.name for status in engine.services() if status.name not in before]
 pathlib.Path(sys.argv[1], "services.txt").write_text("\\n".join(before + after))
 sys.argv = ["service_replica"]
-runpy.run_module("timonel.testing.service_replica", run_name="__main__")
+runpy.run_module("tests.contracts.service_replica", run_name="__main__")
 """
 _KINDS = "deployments,replicasets,pods,poddisruptionbudgets,serviceaccounts,roles,rolebindings"
 

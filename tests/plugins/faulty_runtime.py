@@ -10,9 +10,10 @@ import json
 import time
 from pathlib import Path
 
+from tests.contracts.runtimes import FakeModel
+
 from timonel.serving.runtimes.base import Runtime
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import FakeModel
 
 
 class FaultyModel(FakeModel):

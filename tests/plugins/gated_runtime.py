@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from tests.contracts.runtimes import FakeModel
+
 from timonel.serving.runtimes.base import Runtime
-from timonel.testing.runtimes import FakeModel
 
 
 class GatedModel(FakeModel):

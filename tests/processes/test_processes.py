@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.contracts.engines import eventually
 from timonel.processes.cores import usable_cores
 from timonel.processes.loop import Channel
 from timonel.processes.memory import OomWatch, is_memory_scarce, oom_counters
@@ -29,7 +30,6 @@ from timonel.processes.tree import (
     marked,
     own_identity,
 )
-from timonel.testing.engines import eventually
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.engines.local.conftest import zygotes
+from tests.python_path import python_path
 from tests.serving.asking import predicted, server_process
 from tests.serving.runtimes.faults import REFERENCE
 from tests.waiting import until
@@ -27,7 +28,6 @@ from timonel.serving.settings.server import RestSettings, ServerSettings
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
 DRAIN_S = 0.3
 END_S = DRAIN_S + 15
 """Within it, a stopped server has ended: 4 s after draining it is killed."""
@@ -51,7 +51,7 @@ def environment(tmp_path_factory):
         (plugins / "tensorflow" / name).symlink_to(Path(real.origin).with_name(name))
     folder = tmp_path_factory.mktemp("runtime")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(plugins), str(ROOT)]))
+        patch.setenv("PYTHONPATH", python_path(plugins))
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         yield folder
     for pid in zygotes(folder):

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeRuntime
 from tests.serving.manager.model_configs import config_of
 from tests.serving.manager.test_manager import publish
 from tests.waiting import until
@@ -23,7 +24,6 @@ from timonel.serving.manager.reload import UnservableError
 from timonel.serving.settings.models import Every, Latest, LoadSettings, ModelSettings, Specific
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import FakeRuntime
 
 FAST = {"poll_s": 0.01, "settle_s": 0.02, "max_retries": 2, "retry_s": 0.02}
 STRICT = {

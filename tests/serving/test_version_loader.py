@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeRuntime
 from timonel.data.records import frame
 from timonel.models.schema import WARMUP_FILE
 from timonel.serving.protos.messages import prediction_log_pb2
@@ -18,7 +19,6 @@ from timonel.serving.status import Code, StatusError
 from timonel.serving.telemetry.counts import BatchKey, PathKey
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.version_loader import VersionLoader
-from timonel.testing.runtimes import FakeRuntime
 
 
 @pytest.fixture

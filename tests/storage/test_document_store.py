@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.documents import DocumentStoreContract
 from timonel.storage.document_store import FolderDocuments
-from timonel.testing import DocumentStoreContract
 
 
 class TestFolderDocuments(DocumentStoreContract):

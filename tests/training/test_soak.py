@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.training.conftest import SCRIPTS, BareEngine, log_of, results
 from tests.training.disturbed import SEED, Disturbance, DisturbedJob, Moment, left_behind
 from timonel.data import Dataset
 from timonel.engines import FailureCause
 from timonel.models.exports import reference_of, verify_export
 from timonel.storage import Workspace
-from timonel.testing.engines import eventually
 from timonel.training import Run, train
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(400)]

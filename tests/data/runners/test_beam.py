@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.buckets import open_bucket
+from tests.contracts.runners import RunnerContract, images, planned
 from tests.data.conftest import MakeCsv, MakeImages
 from tests.waiting import until
 from timonel.data.conversion import convert
@@ -28,7 +29,6 @@ from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, digest_tree
 from timonel.storage.object_store import ObjectStore
-from timonel.testing.runners import RunnerContract, images, planned
 
 PRISM = shutil.which(os.environ.get("TIMONEL_PRISM") or "prism")
 # DirectRunner tries to download Prism first, then runs this one.

@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.contracts.runners import images, planned
 from timonel.data.runners import Report, beam
 from timonel.data.runners.beam import BeamRunner, parse_options
 from timonel.data.runners.exchange import Exchange
 from timonel.errors import InputError, MissingExtraError, SpecError
-from timonel.testing.runners import images, planned
 
 
 def test_options_are_flags() -> None:

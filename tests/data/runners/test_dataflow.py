@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.runners import images, planned
 from timonel.data.runners.beam import build, parse_options
 from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.portable import PortableJob
-from timonel.testing.runners import images, planned
 
 pytestmark = [pytest.mark.beam, pytest.mark.filterwarnings("default")]
 

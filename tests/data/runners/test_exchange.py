@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.buckets import open_bucket
+from tests.contracts.runners import images, planned
 from timonel.data.runners.exchange import Exchange
 from timonel.data.shards import ConversionJournal, Job, write_one
 from timonel.errors import SpecError
 from timonel.storage import digest_tree
 from timonel.storage.object_store import ObjectStore
-from timonel.testing.runners import images, planned
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])

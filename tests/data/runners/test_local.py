@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contracts.runners import RunnerContract
 from timonel.data.runners import Runner, choose_runner
 from timonel.data.runners.local import LocalRunner
 from timonel.errors import SpecError
-from timonel.testing.runners import RunnerContract
 
 
 class TestLocalRunner(RunnerContract):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from tests.contracts.sources import SourceContract
 from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.cells import Cells, group_rows, hashes_of
 from timonel.data.sources.columns import Kinds, NumberColumn, Words
@@ -17,7 +18,6 @@ from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.table import TableSource
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 COLUMNS = {
     "photo": "image",

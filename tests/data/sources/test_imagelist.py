@@ -13,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from tests.contracts.sources import SourceContract
 from tests.data.conftest import MakeImages
 from timonel.data.conversion import convert
 from timonel.data.sources import Scan, Source, SourceOptions, UnusableError, choose_source
@@ -21,7 +22,6 @@ from timonel.data.sources.table import TableSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 HEADER = ("split", "image_uri", "label")
 

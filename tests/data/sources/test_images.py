@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests.contracts.sources import SourceContract
 from tests.data.conftest import MakeImages
 from tests.data.sources.summaries import statistics_of
 from timonel.data.schema import IMAGE_FEATURE, ImageSchema
@@ -20,7 +21,6 @@ from timonel.data.sources.images import ImageFolderSource
 from timonel.errors import DataError
 from timonel.storage import digest_file
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 FILES = RawFiles("sha256:files", 20, 1000)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.contracts.sources import SourceContract
 from tests.data.conftest import MakeCsv
 from tests.data.sources.summaries import statistics_of
 from timonel.data.schema import (
@@ -26,7 +27,6 @@ from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import DataError, SpecError
 from timonel.storage import digest_file
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 
 class TestContract(SourceContract):

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.contracts.sources import SourceContract
 from timonel.data.examples import encode_example
 from timonel.data.records import frame
 from timonel.data.sources import Entry, Scan, Source, SourceOptions, choose_source
@@ -25,7 +26,6 @@ from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import DataError, InputError, SpecError
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 ROWS = 20
 

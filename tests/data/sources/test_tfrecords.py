@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.contracts.sources import SourceContract
 from tests.data.conftest import MakeCsv, MakeImages, few_files_left
 from tests.data.sources.test_tables import write_records
 from timonel.data import convert
@@ -18,7 +19,6 @@ from timonel.data.sources.tfrecords import RecordImageSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
 from timonel.storage.location import Location
-from timonel.testing.sources import SourceContract
 
 
 def records(root: Path) -> list[dict[str, object]]:

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 import pytest
 
+from tests.contracts.engines import TASK_MODULE
 from tests.waiting import until
 from timonel.engines.agent.messages import AgentEvent, StartOrder, decode_event, encode
 from timonel.engines.coordination.lifecycle import TaskExited, TaskReady, TaskStarted
 from timonel.processes.loop import Channel
-from timonel.testing.engines import TASK_MODULE
 
 E = TypeVar("E", TaskStarted, TaskReady, TaskExited)
 

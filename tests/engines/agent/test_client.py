@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.contracts.engines import TASK_MODULE
 from timonel.engines import LogLine
 from timonel.engines.agent.client import Demand, run_task
 from timonel.engines.agent.messages import StartOrder
@@ -16,7 +17,6 @@ from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.environment import TASK_DIR
 from timonel.errors import EngineError
 from timonel.processes.tree import MARKER, marked, own_identity
-from timonel.testing.engines import TASK_MODULE
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

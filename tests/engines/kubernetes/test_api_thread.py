@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines import JobStatus
 from timonel.engines.kubernetes import api_thread as module
 from timonel.engines.kubernetes.api_errors import UnavailableError
 from timonel.engines.kubernetes.api_thread import ApiThread
 from timonel.engines.kubernetes.lease import Lease
-from timonel.testing.engines import eventually
 
 _INDEX = "batch.kubernetes.io/job-completion-index"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.storage.faulty import FaultyServer
 from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.job_store import read_outcome
 from timonel.storage import Workspace, find_workspace
-from timonel.testing.engines import eventually
 from timonel.tracking import read_run, start_run
 
 pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
@@ -51,7 +51,7 @@ def submission(workspace: Workspace, *steps: str) -> JobSpec:
     start_run(workspace, "train", run_id="one", job_id="one", engine="kubernetes")
     return JobSpec(
         job_id="one",
-        module="timonel.testing.engine_tasks",
+        module="tests.contracts.engine_tasks",
         args=steps,
         roles=(RoleSpec(name="worker"),),
         folders=("runs/one",),

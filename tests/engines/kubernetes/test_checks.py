@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers.registry_server import registry_server
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.checks import Verdict
@@ -16,7 +17,6 @@ from timonel.engines.kubernetes import KubernetesEngine, checks
 from timonel.engines.kubernetes.api import Api
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import CLAIM_VARIABLE
-from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.enable_socket
 

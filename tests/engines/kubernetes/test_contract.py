@@ -10,12 +10,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.contracts.engines import EngineContract, EngineHarness, eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from tests.engines.local.harness import MARK, marked_processes
 from timonel.engines import JobSpec, JobState
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.storage import Workspace
-from timonel.testing.engines import EngineContract, EngineHarness, eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 

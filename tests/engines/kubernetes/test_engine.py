@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, JobStatus, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
@@ -30,7 +31,6 @@ from timonel.errors import (
 )
 from timonel.storage import Workspace, find_workspace
 from timonel.storage.workspace import CLAIM_VARIABLE
-from timonel.testing.engines import eventually
 from timonel.tracking import list_runs, read_run, start_run
 from timonel.training.jobs import find_job, list_jobs
 from timonel.training.outcomes import with_outcomes
@@ -118,7 +118,7 @@ def submission(workspace: Workspace, job_id: str = "one") -> JobSpec:
     start_run(workspace, "train", run_id=job_id, job_id=job_id, engine="kubernetes")
     return JobSpec(
         job_id=job_id,
-        module="timonel.testing.engine_tasks",
+        module="tests.contracts.engine_tasks",
         roles=(RoleSpec(name="worker", replicas=2),),
         folders=(f"runs/{job_id}",),
         epilogue=CommandSpec(module="timonel.training.finish", args=(workspace.uri, job_id)),

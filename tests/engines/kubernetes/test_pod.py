@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines.harness import DEADLINE_S
 from tests.engines.kubernetes.shared import FOLDERS
 from tests.engines.kubernetes.specs import spec
 from timonel.engines import RoleSpec
@@ -23,7 +24,6 @@ from timonel.engines.kubernetes.links import Member
 from timonel.engines.kubernetes.pod import Pod
 from timonel.storage import find_workspace
 from timonel.storage.object_store import ObjectStore
-from timonel.testing.engines.harness import DEADLINE_S
 
 pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 
@@ -119,7 +119,7 @@ def start_order(*steps: str, generation: int = 2) -> Message:
         task_id="worker-0",
         generation=generation,
         attempt=1,
-        module="timonel.testing.engine_tasks",
+        module="tests.contracts.engine_tasks",
         args=steps,
         env={},
         cwd="",

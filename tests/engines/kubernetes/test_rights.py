@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.memory_api import MemoryApi
 from tests.engines.kubernetes.specs import SETTINGS, WORKSPACE, spec
 from timonel.engines import AutoscalerSpec, JobState, JobStatus, RoleSpec, ServiceSpec
@@ -28,7 +29,6 @@ from timonel.engines.kubernetes.rights import (
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError, SpecError
 from timonel.storage import find_workspace
-from timonel.testing.engines import eventually
 
 _FINALIZERS = Right("batch", "jobs/finalizers", "update")
 _PORT_FORWARD = {Right("", "pods/portforward", verb) for verb in ("create", "get")}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines.kubernetes import watched as module
 from timonel.engines.kubernetes.api import Event, Object, ObjectList
 from timonel.engines.kubernetes.api_errors import GoneError, UnavailableError
 from timonel.engines.kubernetes.watched import Watched
 from timonel.errors import EngineError
-from timonel.testing.engines import eventually
 
 _LABELS = {"app": "web"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.testing.engines import eventually
+from tests.contracts.engines import eventually
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+from tests.contracts.engines import EngineHarness
 from timonel.engines import JobSpec
 from timonel.engines.local import LocalEngine
-from timonel.testing.engines import EngineHarness
 
 MARK = "TIMONEL_TESTMARK"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import EngineContract
 from tests.engines.local.harness import LocalHarness
 from timonel.processes.zygote_client import LINGER
-from timonel.testing.engines import EngineContract
 
 pytestmark = pytest.mark.process
 
@@ -23,5 +23,5 @@ class TestWarm(EngineContract):
     @pytest.fixture
     def engine(self, tmp_path: Path, zygote_runtime: Path) -> LocalHarness:
         jobs = tmp_path / "jobs"
-        preload = ("colorsys", "timonel.testing")
+        preload = ("colorsys", "tests.contracts")
         return LocalHarness.at(jobs, tmp_path, preload, {LINGER: "60"})

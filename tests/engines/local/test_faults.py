@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import TASK_MODULE, eventually
 from tests.engines.local.harness import LocalHarness
 from timonel.engines import (
     CommandSpec,
@@ -27,7 +28,6 @@ from timonel.engines.local import LocalEngine
 from timonel.engines.local.folder import JobFolder
 from timonel.errors import EngineError
 from timonel.processes.zygote_client import LINGER
-from timonel.testing.engines import TASK_MODULE, eventually
 
 EPILOGUE = CommandSpec(module=TASK_MODULE, args=("append:outcomes",))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.local.harness import LocalHarness
 from timonel.engines import JobState
 from timonel.processes.zygote_client import LINGER
-from timonel.testing.engines import eventually
 
 PROGRAM = """
 import ctypes, glob, os, sys

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.local.conftest import zygotes
 from tests.engines.local.harness import LocalHarness
+from tests.python_path import python_path
 from timonel.engines import JobState, RoleSpec
 from timonel.processes.zygote_client import LINGER
-from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.process
 
@@ -31,7 +32,7 @@ def engine(tmp_path: Path, runtime: Path) -> Iterator[LocalHarness]:
     jobs = tmp_path / "jobs"
     modules = tmp_path / "modules"
     modules.mkdir()
-    env = {LINGER: "0", "PYTHONPATH": str(modules)}
+    env = {LINGER: "0", "PYTHONPATH": python_path(modules)}
     harness = LocalHarness.at(jobs, tmp_path, ("colorsys",), env)
     yield harness
     harness.close()

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.contracts.engines import EngineHarness
 from tests.engines.local.harness import MARK, marked_processes
 from tests.engines.remote.node import ask
 from timonel.engines import Engine, JobSpec, JobStatus, LogLine
 from timonel.engines.source import is_archive
 from timonel.errors import AlreadyExistsError, NotFoundError, SpecError
 from timonel.storage import Workspace
-from timonel.testing.engines import EngineHarness
 
 _POLL_S = 0.05
 

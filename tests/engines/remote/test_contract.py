@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
+from tests.contracts.engines import EngineContract
 from tests.engines.local.harness import MARK
 from tests.engines.remote.engine import RemoteEngine, RemoteHarness, start_node
 from timonel.engines.source import pack
 from timonel.processes.tree import descendants, kill_all
-from timonel.testing.engines import EngineContract
 
 pytestmark = pytest.mark.process
 

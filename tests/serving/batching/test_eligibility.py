@@ -7,6 +7,7 @@ import logging
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeRuntime
 from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.models import row_evidence
 from timonel.models.runtime_choice import identity_of
@@ -17,7 +18,6 @@ from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import Signature, TensorSpec
 from timonel.storage import write_document
-from timonel.testing.runtimes import FakeRuntime
 
 OPEN = {"x": TensorSpec("x:0", "DT_FLOAT", (-1, 2))}
 

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeRuntime, RuntimeContract
 from tests.serving.batching.runtime import ScheduledRuntime
 from tests.serving.runtimes.faults import DoublerRuntime
 from timonel.serving.batching.scheduling import scheduled
@@ -18,7 +19,6 @@ from timonel.serving.settings.models import ModelSettings
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.settings.server import ServerSettings
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import FakeRuntime, RuntimeContract
 
 X = {"x": np.ones(2, np.float32)}
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import RuntimeContract
 from tests.serving.batching.runtime import ScheduledRuntime
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.settings.batching import AdaptiveBatching, BatchingParameters
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import StatusError
-from timonel.testing.runtimes import RuntimeContract
 
 SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
+from tests.contracts.runtimes import FakeModel
 from timonel._version import __version__
 from timonel.serving.asgi import Router
 from timonel.serving.batching.scheduling import scheduled
@@ -21,7 +22,6 @@ from timonel.serving.protocols.v2.api import InferenceApi
 from timonel.serving.settings.server import METRICS_PATH
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
-from timonel.testing.runtimes import FakeModel
 
 
 def ask(app, method, path):

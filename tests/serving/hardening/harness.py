@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import threading
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.python_path import python_path
 from tests.serving.asking import server_process
 from tests.serving.hardening.runtime import FAULTY, NAME
 from timonel.serving.launch import launch
@@ -32,9 +32,7 @@ FAST = LoadSettings(poll_s=0.05, settle_s=0.3, retry_s=0.2)
 
 def plug_in(monkeypatch):
     """Let servers find the runtime of these tests by its name."""
-    here = Path(__file__).parent
-    places = [str(here / "plugins"), str(here.parents[2]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, places)))
+    monkeypatch.setenv("PYTHONPATH", python_path(Path(__file__).parent / "plugins"))
 
 
 def publish(base, number, factor=None, *, faulty=False, marked=True):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeRuntime
 from tests.waiting import until
 from timonel.errors import ServingError
 from timonel.serving.batching.scheduling import scheduled
@@ -23,7 +24,6 @@ from timonel.serving.settings.models import Aliased, Latest, LoadSettings, Model
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
 from timonel.storage.aliases import Aliases
-from timonel.testing.runtimes import FakeRuntime
 
 FAST = LoadSettings(poll_s=0.01, settle_s=0.02, max_retries=2, retry_s=0.02)
 SPEC = ModelSpec("m")

@@ -10,12 +10,12 @@ import textwrap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from tests.contracts.runtimes import RuntimeContract
 from tests.serving.runtimes.faults import REFERENCE
 from tests.waiting import until
 from timonel.processes.backoff import CrashBackoff
@@ -24,20 +24,10 @@ from timonel.serving.runtimes.child import ChildRuntime
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import RuntimeContract
 
 pytestmark = pytest.mark.process
 
 DOUBLER = REFERENCE.replace("Faulty", "Doubler")
-ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def findable():
-    """Let child processes import the runtimes of these tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        yield
 
 
 def write(folder, text="fine"):

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import RuntimeContract
 from timonel.serving.protos.messages import meta_graph_pb2
 from timonel.serving.runtimes.litert import LiteRtRuntime
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.choice import runtime_of
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import RuntimeContract
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "tflite"
 CONTENT = (FIXTURES / "contract.tflite").read_bytes()

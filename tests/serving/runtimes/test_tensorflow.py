@@ -13,6 +13,7 @@ import weakref
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import RuntimeContract
 from timonel.models.safety import op_libraries
 from timonel.serving.inference.classification import MultiInferenceTask, infer
 from timonel.serving.runtimes import _private, tensorflow
@@ -20,7 +21,6 @@ from timonel.serving.runtimes.tensorflow import TensorFlowRuntime, without_graph
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import CLASSIFY, REGRESS
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import RuntimeContract
 
 SETTINGS = RuntimeSettings(intra_op_threads=1, inter_op_threads=1)
 

@@ -7,6 +7,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.contracts.runtimes import FakeModel
 from timonel.serving.batching.queue import BatchObservation
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.context import Observation
@@ -22,7 +23,6 @@ from timonel.serving.telemetry.monitor import (
     stages_of,
 )
 from timonel.serving.telemetry.resources import Usage
-from timonel.testing.runtimes import FakeModel
 
 
 class Clock:

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.contracts.runtimes import FakeModel
 from tests.waiting import until
 from timonel.serving.asgi import Router
 from timonel.serving.batching.scheduling import scheduled
@@ -27,7 +28,6 @@ from timonel.serving.telemetry.answers import Answer, summarize
 from timonel.serving.telemetry.monitor import Monitor
 from timonel.serving.telemetry.prometheus import metrics_route
 from timonel.serving.telemetry.tracing import make_tracer
-from timonel.testing.runtimes import FakeModel
 
 memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

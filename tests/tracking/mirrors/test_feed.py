@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.mirrors import MemoryMirror, MirrorContract, MirroredRun, assert_same
 from timonel.errors import NotFoundError
 from timonel.storage import Workspace
-from timonel.testing.mirrors import MemoryMirror, MirrorContract, MirroredRun, assert_same
 from timonel.tracking import Artifact, read_run, start_run
 from timonel.tracking.mirrors import sync_run
 from timonel.tracking.mirrors.base import subject

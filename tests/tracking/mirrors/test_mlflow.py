@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.mirrors import MirrorContract, MirroredRun
 from timonel.errors import MissingExtraError
 from timonel.storage import Workspace, write_document
-from timonel.testing.mirrors import MirrorContract, MirroredRun
 from timonel.tracking import Artifact, read_run, start_run
 from timonel.tracking.mirrors import rebuild, sync_run
 from timonel.tracking.mirrors.mlflow import RUN_ID_TAG, MlflowMirror, _quietly

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.mirrors import MemoryMirror, assert_same
 from timonel.storage import Workspace, exclusive
-from timonel.testing.mirrors import MemoryMirror, assert_same
 from timonel.tracking import read_run, start_run
 from timonel.tracking.mirrors import known_mirrors, sidecar
 from timonel.tracking.mirrors.sidecar import LOCK, LOG
@@ -90,7 +90,7 @@ def program(workspace: Workspace, tmp_path: Path) -> list[str]:
     script = tmp_path / "sidecar.py"
     script.write_text(
         "import json, sys\n"
-        "from timonel.testing.mirrors import MemoryMirror\n"
+        "from tests.contracts.mirrors import MemoryMirror\n"
         "from timonel.tracking.mirrors import sidecar\n"
         "class FileMirror(MemoryMirror):\n"
         "    def __init__(self, workspace):\n"

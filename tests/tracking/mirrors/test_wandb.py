@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.contracts.mirrors import MirrorContract, MirroredRun, as_text
 from tests.tracking.mirrors.wandb_file import records, values
 from tests.waiting import until
 from timonel.errors import MissingExtraError
 from timonel.storage import Workspace
-from timonel.testing.mirrors import MirrorContract, MirroredRun, as_text
 from timonel.tracking import Artifact, read_run, start_run
 from timonel.tracking.mirrors import rebuild, sync_run
 from timonel.tracking.mirrors.wandb import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.testing.engines import eventually
+from tests.contracts.engines import eventually
 
 pytestmark = pytest.mark.process
 

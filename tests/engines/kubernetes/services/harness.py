@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
+from tests.contracts.services import ServiceHarness
 from tests.engines.kubernetes.fake_services import ServiceCluster
 from timonel.engines.kubernetes.services import KubernetesServiceEngine
-from timonel.testing.services import ServiceHarness
 
 
 class FakeHarness(ServiceHarness):

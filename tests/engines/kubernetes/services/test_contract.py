@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.contracts.services import ServiceEngineContract
 from tests.engines.kubernetes.fake_services import ServiceCluster
 from tests.engines.kubernetes.services.harness import FakeHarness
 from timonel.engines.kubernetes.services import KubernetesServiceEngine
-from timonel.testing.services import ServiceEngineContract
 
 pytestmark = [pytest.mark.process, pytest.mark.enable_socket]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.documents import DocumentStoreContract
+from tests.contracts.engines.harness import eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.engines.kubernetes.api import Api, Event, Object, ObjectList
 from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
 from timonel.engines.kubernetes.services.documents import MAX_BYTES, ClusterDocuments
 from timonel.errors import CorruptError, EngineError, InputError, NotFoundError, SpecError
-from timonel.testing import DocumentStoreContract
-from timonel.testing.engines.harness import eventually
 
 pytestmark = pytest.mark.enable_socket
 

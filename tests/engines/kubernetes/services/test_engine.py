@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
 from tests.engines.kubernetes.fake_services import ServiceCluster
 from tests.engines.kubernetes.services.harness import FakeHarness
 from timonel.engines import AutoscalerSpec, ServiceSpec
@@ -18,7 +19,6 @@ from timonel.engines.kubernetes.services.manifests import service_manifests
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage import find_workspace
-from timonel.testing.engines import eventually
 
 pytestmark = pytest.mark.enable_socket
 

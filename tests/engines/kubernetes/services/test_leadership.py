@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines.harness import eventually
 from timonel.engines.kubernetes.api import Api
 from timonel.engines.kubernetes.api_errors import UnavailableError
 from timonel.engines.kubernetes.services.leadership import LEASE_S, Leadership
 from timonel.errors import NotFoundError
-from timonel.testing.engines.harness import eventually
 
 pytestmark = pytest.mark.enable_socket
 

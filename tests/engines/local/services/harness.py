@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
+from tests.contracts.services import ServiceHarness
 from timonel.engines.local.services import LocalServiceEngine
 from timonel.engines.local.services.folder import ServiceFolder
-from timonel.testing.services import ServiceHarness
 
 
 class LocalHarness(ServiceHarness):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.services import ServiceEngineContract
 from tests.engines.local.services.harness import LocalHarness
-from timonel.testing.services import ServiceEngineContract
 
 pytestmark = pytest.mark.process
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines import eventually
+from tests.contracts.services import get
 from tests.engines.local.services.crashing_daemon import START_POINTS, STOP_POINTS
 from tests.engines.local.services.harness import LocalHarness
-from timonel.testing.engines import eventually
-from timonel.testing.services import get
 
 pytestmark = pytest.mark.process
-
-_ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -31,7 +29,6 @@ def crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> Path:
         "timonel.engines.local.services.engine._DAEMON",
         "tests.engines.local.services.crashing_daemon",
     )
-    monkeypatch.setenv("PYTHONPATH", str(_ROOT))
     monkeypatch.setenv("CRASH_POINT", point)
     monkeypatch.setenv("CRASH_FILE", str(tmp_path / "crashed"))
     return tmp_path / "crashed"

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines import eventually
+from tests.contracts.services import get
 from tests.engines.local.services.harness import LocalHarness
 from timonel.engines import ServiceState, ServiceStatus
 from timonel.engines.local.services import LocalServiceEngine
@@ -23,8 +25,6 @@ from timonel.engines.local.services.folder import DOWN
 from timonel.errors import CorruptError, EngineError, InputError, SpecError
 from timonel.processes.tree import Identity
 from timonel.storage import exclusive
-from timonel.testing.engines import eventually
-from timonel.testing.services import get
 
 
 @pytest.fixture

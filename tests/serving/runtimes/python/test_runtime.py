@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
+from tests.contracts.runtimes import RuntimeContract
 from tests.serving.batching.runtime import ScheduledRuntime
 from tests.serving.runtimes.python.conftest import DOUBLER, write_version
 from tests.waiting import until
@@ -17,7 +18,6 @@ from timonel.serving.selection.auto import PYTHON_RUNTIME as PYTHON
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.signature import DEFAULT_SIGNATURE
 from timonel.serving.status import Code, StatusError
-from timonel.testing.runtimes import RuntimeContract
 
 BATCHES = []
 ONE = {"x": np.ones(1, np.float32)}

@@ -1,4 +1,4 @@
-"""``python -m timonel.testing.service_replica <mode>...``: a replica for tests of service engines.
+"""``python -m tests.contracts.service_replica <mode>...``: a replica for tests of service engines.
 
 It serves HTTP at ``$HOST:$PORT`` until SIGTERM, then answers the requests in flight and exits.
 Modes, which may be combined:
@@ -72,7 +72,7 @@ def main(modes: list[str]) -> None:
     for mode in modes:
         name, _, value = mode.partition(":")
         if name == "print":
-            print(value, flush=True)  # noqa: T201 - for the log
+            print(value, flush=True)
         elif name == "exit":
             sys.exit(int(value))
         elif name == "stray":

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.contracts.engines.harness import TASK_MODULE, EngineHarness
 from timonel.engines import (
     CommandSpec,
     ElasticEngine,
@@ -17,7 +18,6 @@ from timonel.engines import (
     RoleSpec,
 )
 from timonel.errors import JobError, NotFoundError, SpecError
-from timonel.testing.engines.harness import TASK_MODULE, EngineHarness
 
 ELASTIC_ROLES = (RoleSpec(name="worker", replicas=3, min_replicas=1),)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.contracts.engines.harness import DEADLINE_S, TASK_MODULE, EngineHarness, eventually
 from timonel.engines import CommandSpec, FailureCause, JobState, RestartPolicy, RoleSpec
 from timonel.errors import AlreadyExistsError, NotFoundError
-from timonel.testing.engines.harness import DEADLINE_S, TASK_MODULE, EngineHarness, eventually
 
 
 class RunningContract:

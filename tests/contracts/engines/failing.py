@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from tests.contracts.engines.harness import EngineHarness
 from timonel.engines import FailureCause, JobState, JobStatus, RestartPolicy, RoleSpec, TaskStatus
-from timonel.testing.engines.harness import EngineHarness
 
 NO_RESTART = RestartPolicy(max_restarts=0)
 ROLES = (

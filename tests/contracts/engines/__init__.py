@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from timonel.testing.engines.failing import FailingContract
-from timonel.testing.engines.harness import TASK_MODULE, EngineHarness, eventually
-from timonel.testing.engines.optional import OptionalContract
-from timonel.testing.engines.running import RunningContract
+from tests.contracts.engines.failing import FailingContract
+from tests.contracts.engines.harness import TASK_MODULE, EngineHarness, eventually
+from tests.contracts.engines.optional import OptionalContract
+from tests.contracts.engines.running import RunningContract
 
 __all__ = ["TASK_MODULE", "EngineContract", "EngineHarness", "eventually"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel.engines import Engine, JobSpec, JobState, JobStatus, RestartPolicy, RoleSpec
 
-TASK_MODULE = "timonel.testing.engine_tasks"
+TASK_MODULE = "tests.contracts.engine_tasks"
 DEADLINE_S = 30.0
 _FIRST_POLL_S = 0.01
 _LONGEST_POLL_S = 0.1

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.contracts.engines.harness import eventually
 from timonel.engines import (
     HealthCheck,
     ReplicaStatus,
@@ -30,9 +31,8 @@ from timonel.engines import (
     ServiceStatus,
 )
 from timonel.errors import EngineError, NotFoundError, SpecError
-from timonel.testing.engines.harness import eventually
 
-REPLICA_MODULE = "timonel.testing.service_replica"
+REPLICA_MODULE = "tests.contracts.service_replica"
 CHECK = HealthCheck(ready_path="/ready", alive_path="/alive", period_s=0.1, timeout_s=0.5)
 _ANSWER_S = 20.0
 

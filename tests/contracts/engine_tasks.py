@@ -1,4 +1,4 @@
-"""``python -m timonel.testing.engine_tasks <step>...``: a task that runs the given steps.
+"""``python -m tests.contracts.engine_tasks <step>...``: a task that runs the given steps.
 
 A step is ``[<when>@]<name>[:<value>]``. ``<when>`` is a comma-separated list of conditions for the
 step: a task's name such as ``worker-1``, a generation such as ``g1``, or an attempt within it such
@@ -78,7 +78,7 @@ def _step_ready(_value: str) -> None:
 
 
 def _step_print(value: str) -> None:
-    print(value)  # noqa: T201 - the task's output is what is tested
+    print(value)
 
 
 def _step_dump(value: str) -> None:
