@@ -56,7 +56,7 @@ def load(version):
 
 
 @pytest.fixture(scope="module")
-def shared(findable, tmp_path_factory):
+def shared(tmp_path_factory):
     """A process that no test ends."""
     folder = write(tmp_path_factory.mktemp("shared") / "m" / "1")
     model = ChildRuntime(REFERENCE).load(folder, RuntimeSettings())
