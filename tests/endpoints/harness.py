@@ -198,11 +198,12 @@ def predict(
 
 def ask_by_grpc(endpoint: Endpoint, value: float = 1.0, timeout_s: float = 60) -> float:
     """Ask over gRPC."""
-    with _channel(endpoint) as channel:
+    with channel_to(endpoint) as channel:
         return GrpcClient(channel).ask(value, timeout_s)[1]
 
 
-def _channel(endpoint: Endpoint) -> grpc.Channel:
+def channel_to(endpoint: Endpoint) -> grpc.Channel:
+    """Return a channel to an endpoint."""
     return grpc.insecure_channel(f"127.0.0.1:{endpoint.spec.port}")
 
 
@@ -297,7 +298,7 @@ class Load:
             self._ask(_Rest(client, endpoint), number)
 
     def _ask_by_grpc(self, endpoint: Endpoint, number: int) -> None:
-        with _channel(endpoint) as channel:
+        with channel_to(endpoint) as channel:
             self._ask(GrpcClient(channel), number)
 
     def _ask(self, client: _Rest | GrpcClient, number: int) -> None:

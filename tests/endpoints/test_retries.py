@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
-from tests.endpoints.harness import Endpoints, Load
+from tests.endpoints.harness import Endpoints, GrpcClient, Load, channel_to
 from tests.waiting import until
 from timonel.endpoints import Endpoint
 from timonel.endpoints.control.service import SERVICE as CONTROL
@@ -26,7 +27,8 @@ from timonel.processes.tree import descendants
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("fake_runtime")]
 
-MODELS = {1: 1}
+MODELS = {1: 1, 2: {"factor": 2, "deadly": -1.0, "load_s": 2.0}}
+MOST_CRASHES = 7
 SERVICE = service_name("digits", 1)
 
 
@@ -78,6 +80,29 @@ def test_a_kill_of_any_process_but_the_gateways_loses_no_request(endpoints: Endp
             until(lambda: _is_whole(endpoints, endpoint))
             load.more(100)
         assert (kind, load.failures, load.asked) == (kind, [], load.answered)
+
+
+@pytest.mark.parametrize("by_grpc", [False, True])
+def test_a_request_crashes_few_replicas_also_while_there_is_none(
+    endpoints: Endpoints, by_grpc: bool
+) -> None:
+    arguments = ("--runtime", "faulty", "--no-page")
+    endpoint = endpoints.deploy(
+        "digits/2", name="deadly", min_replicas=2, max_replicas=2, server_args=arguments
+    )
+    died = endpoints.workspace.models / "digits" / "died-2"
+    died.unlink(missing_ok=True)
+    with Load(endpoint, 4, by_grpc=4) as load:
+        if by_grpc:
+            with channel_to(endpoint) as deadly, pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+                GrpcClient(deadly).ask(-1.0)
+        else:
+            url = f"{endpoint.url}/v1/models/digits:predict"
+            answer = httpx.post(url, json={"instances": [-1.0]}, timeout=120)
+            assert answer.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+            assert not [name for name in answer.headers if "lost" in name]
+        load.more(50)
+    assert 2 <= died.stat().st_size <= MOST_CRASHES
 
 
 def _is_whole(endpoints: Endpoints, endpoint: Endpoint) -> bool:

@@ -14,6 +14,7 @@ from timonel.endpoints.gateway.parts import (
     ACTIVATOR,
     BUFFER_BYTES,
     HOLD,
+    LOST_HEADER,
     REFUSED,
     SERVICE_HEADER,
     TIMED_OUT,
@@ -23,6 +24,7 @@ from timonel.endpoints.gateway.parts import (
     Route,
     listener_name,
     seconds,
+    set_header,
     table_name,
     watched_file,
 )
@@ -114,7 +116,7 @@ def _manager(
     }
     if spec is None:
         config["local_reply_config"] = {
-            "mappers": [_status(REFUSED, 503), _status(TIMED_OUT, 504)],
+            "mappers": [_status(REFUSED, 503), _status(TIMED_OUT, 504), _lost()],
         }
     else:
         limits = spec.limits
@@ -187,6 +189,15 @@ def _status(found: int, replacement: int) -> Json:
     return {
         "filter": {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}},
         "status_code": replacement,
+    }
+
+
+def _lost() -> Json:
+    """Return a mapper that marks the response of a request that a replica took with it."""
+    return {
+        # The connection to it ended, or it reset the stream.
+        "filter": {"response_flag_filter": {"flags": ["UC", "UR"]}},
+        "headers_to_add": [set_header(LOST_HEADER, "1")],
     }
 
 

@@ -16,6 +16,8 @@ PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 
 SERVICE_HEADER = "x-timonel-service"
 """Header that names the service of a held request; the gateway replaces that of a client."""
+LOST_HEADER = "x-timonel-lost"
+"""Header of responses inside of the gateway: a replica took a released request with it."""
 VERSION_HEADER = "x-timonel-version"
 """Response header with the version that answered."""
 REFUSED, TIMED_OUT = 429, 408
@@ -147,3 +149,11 @@ def watched_file(places: Places, name: str) -> Json:
 def seconds(value: float) -> str:
     """Return a duration in Envoy's form."""
     return f"{value:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+def set_header(name: str, value: str) -> Json:
+    """Return the addition of a header that replaces another's."""
+    return {
+        "header": {"key": name, "value": value},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from timonel.endpoints.gateway.parts import (
     HOLD,
+    LOST_HEADER,
     PROTOCOLS,
     RETRIED_BYTES,
     SERVICE_HEADER,
@@ -16,6 +17,7 @@ from timonel.endpoints.gateway.parts import (
     Route,
     cluster_name,
     seconds,
+    set_header,
     table_name,
 )
 from timonel.endpoints.spec import LABEL_HEADER, EndpointSpec, Traffic, service_name
@@ -27,6 +29,8 @@ _Shares = list[tuple[int, str, int]]
 COMPARED_PERCENT = 10
 """Percentage of requests that two versions compute while their answers are compared."""
 _CHECKED = ("origin",)
+# gRPC cancels calls that come while a server begins to stop.
+_NOT_BEGUN = ("connect-failure", "refused-stream", "reset-before-request", "cancelled")
 """Request headers that the gateway has checked; replicas have another Host."""
 _COOKIE_S = 30 * 86_400
 _OWN_PATHS = "(?i)/(metrics|monitoring)((/|%2f).*)?"
@@ -69,6 +73,7 @@ def endpoint_routes(route: Route) -> Json:
                 "include_request_attempt_count": True,
                 # A larger body is sent to no other replica when its own one dies.
                 "request_body_buffer_limit": RETRIED_BYTES,
+                "response_headers_to_remove": [LOST_HEADER],
                 "routes": [
                     _refusal(404, "an endpoint has no such path", safe_regex={"regex": _OWN_PATHS}),
                     _refusal(403, "an endpoint takes no list of models", path=_RELOAD_PATH),
@@ -110,7 +115,7 @@ def hold_routes(routes: Sequence[Route]) -> Json:
                         "route": {
                             "cluster": cluster_name(service, protocol, "released"),
                             "timeout": "0s",
-                            "retry_policy": _retries(),
+                            "retry_policy": _retries(_NOT_BEGUN, NOT_STARTED_HEADER),
                         },
                     }
                     for service in services
@@ -180,7 +185,7 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protoc
         "match": match | {"runtime_fraction": fraction},
         "route": _action(route, shares, protocol, copies_to=to),
         # Not the ID of the request, which clients can choose.
-        "request_headers_to_add": [_set_header(COMPARISON_HEADER, "%UNIQUE_ID%")],
+        "request_headers_to_add": [set_header(COMPARISON_HEADER, "%UNIQUE_ID%")],
         "request_headers_to_remove": list(_CHECKED),
     }
     return [compared, plain]
@@ -221,7 +226,7 @@ def _action(
             {
                 "name": cluster_name(service, protocol),
                 "weight": share,
-                "request_headers_to_add": [_set_header(SERVICE_HEADER, service)],
+                "request_headers_to_add": [set_header(SERVICE_HEADER, service)],
                 "response_headers_to_add": _response_headers(route.traffic, version, clusters),
             }
             for version, service, share in clusters
@@ -234,7 +239,7 @@ def _action(
         "append_x_forwarded_host": True,
         "timeout": seconds(route.spec.limits.timeout_s),
         "idle_timeout": seconds(route.spec.limits.timeout_s),
-        "retry_policy": _retries(),
+        "retry_policy": _retries((*_NOT_BEGUN, "reset"), NOT_STARTED_HEADER, LOST_HEADER),
     }
     sticky = route.traffic.sticky
     if sticky is not None and sticky.header is not None:
@@ -262,7 +267,7 @@ def _copies(service: str, protocol: Protocol, percent: int) -> Json:
 
 
 def _response_headers(traffic: Traffic, version: int, clusters: _Shares) -> list[Json]:
-    headers = [_set_header(VERSION_HEADER, str(version))]
+    headers = [set_header(VERSION_HEADER, str(version))]
     sticky = traffic.sticky
     if sticky is not None and sticky.cookie is not None and len(clusters) > 1:
         cookie = f"{sticky.cookie}={version}; Path=/; Max-Age={_COOKIE_S}; HttpOnly; SameSite=Lax"
@@ -275,17 +280,16 @@ def _response_headers(traffic: Traffic, version: int, clusters: _Shares) -> list
     return headers
 
 
-def _retries() -> Json:
-    """Return the retry policy: requests that no replica has begun are tried elsewhere.
+def _retries(conditions: Sequence[str], *headers: str) -> Json:
+    """Return a retry policy: requests that no replica has begun are tried elsewhere.
 
-    A process that dies takes its computations with it, so its requests are tried elsewhere, too.
-    The number of retries limits how many replicas a request can crash.
+    A process that dies takes its computations with it, so its requests are tried elsewhere, too:
+    only by the route of the client's request, also for those that were held, so that the number of
+    retries limits how many replicas a request can crash.
     """
-    conditions = ("connect-failure", "refused-stream", "reset", "reset-before-request")
     return {
-        # gRPC cancels calls that come while a server begins to stop.
-        "retry_on": ",".join((*conditions, "cancelled", "retriable-headers")),
-        "retriable_headers": [{"name": NOT_STARTED_HEADER, "present_match": True}],
+        "retry_on": ",".join((*conditions, "retriable-headers")),
+        "retriable_headers": [{"name": name, "present_match": True} for name in headers],
         "num_retries": 6,
         "retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"},
         "retry_host_predicate": [
@@ -298,11 +302,4 @@ def _retries() -> Json:
         ],
         # A dead replica has the fewest requests, so it is drawn often until it is ejected.
         "host_selection_retry_max_attempts": 30,
-    }
-
-
-def _set_header(name: str, value: str) -> Json:
-    return {
-        "header": {"key": name, "value": value},
-        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
