@@ -104,8 +104,10 @@ H2C = (
         f"{PREDICT} HTTP/1.0\r\nHost: localhost\r\nConnection: Keep-Alive",
         f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\nuser_id: 7",
         f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\n{H2C}",
+        f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: TLS/1.2",
+        f"{PREDICT} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket",
     ],
-    ids=["1.0", "1.0 with a host", "1.0 kept alive", "underscore", "h2c"],
+    ids=["1.0", "1.0 with a host", "1.0 kept alive", "underscore", "h2c", "TLS", "websocket"],
 )
 def test_clients_of_a_server_are_answered_as_well(endpoint: Endpoint, head: str) -> None:
     answer = raw_answer(endpoint, head)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 
 import pytest
 
 from timonel.errors import ServingError
+from timonel.serving.asgi import Route, Router, at
 from timonel.serving.ports import bind
 from timonel.serving.rest_server import RestServer, bind_rest
 from timonel.serving.settings.server import ServerSettings
@@ -75,14 +77,15 @@ def test_connections_that_take_too_long_are_ended():
 
 
 @pytest.mark.process
-def test_a_request_beyond_the_grace_period_is_logged_without_a_traceback(caplog):
+def test_a_request_beyond_the_grace_period_is_refused_and_logged_without_a_traceback(caplog):
     async def main():
         began = asyncio.Event()
 
-        async def app(scope, receive, send):
+        async def hang(_):
             began.set()
             await asyncio.Event().wait()
 
+        app = Router([Route(frozenset(), at("/slow"), hang)])
         with bind_rest(SETTINGS) as bound:
             server = RestServer(app, bound, 1, {})
             await server.start()
@@ -95,6 +98,9 @@ def test_a_request_beyond_the_grace_period_is_logged_without_a_traceback(caplog)
             writer.close()
             return answer
 
-    assert asyncio.run(main()).startswith(b"HTTP/1.1 500 ")
+    head, _, body = asyncio.run(main()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"application/json" in head
+    assert json.loads(body) == {"error": "the server ends, and this request was still computed"}
     assert [each.exc_info for each in caplog.records if each.levelname == "ERROR"] == [None]
     assert "Cancel 1 running task(s)" in caplog.text

@@ -75,6 +75,9 @@ class Response(NamedTuple):
         await send({"type": "http.response.body", "body": body})
 
 
+_ENDING = Response(503, b'{"error":"the server ends, and this request was still computed"}')
+
+
 def json_response(content: Any, status: int = 200) -> Response:
     """Return a response with a JSON body."""
     return Response(status, orjson.dumps(content))
@@ -155,7 +158,12 @@ class Router:
                 if match is not None:
                     request = Request(scope, receive, target, match)
                     answered = guard(right, request, answer) if guard else answer(request)
-                    await (await answered).send(scope, send)
+                    try:
+                        response = await answered
+                    except asyncio.CancelledError:  # by uvicorn: the grace period is over
+                        await _ENDING.send(scope, send)
+                        raise
+                    await response.send(scope, send)
                     return
 
 

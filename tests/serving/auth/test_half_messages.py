@@ -102,6 +102,25 @@ def test_calls_without_a_key_may_not_be_slow(closed, method):
             assert next(channel.unary_stream(path)(b"", timeout=20)) == b"\x08\x01"
 
 
+def test_few_messages_at_once_are_received_without_a_key(closed):
+    host, _, port = closed.grpc_address.rpartition(":")
+    path = "/inference.GRPCInferenceService/ServerLive"
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(HalfMessage((host, int(port)), path, 7 * MIB, 6 * MIB))
+            for _ in range(24)
+        ]
+        most = 0
+        while not all(each.ended.is_set() for each in clients):
+            received = [each for each in clients if each.accepted == 6 * MIB]
+            most = max(most, sum(not each.ended.is_set() for each in received))
+            time.sleep(0.02)
+        # A client learns of its call's end a little later than the next one is received.
+        assert 0 < most < 16
+        channel = stack.enter_context(grpc.insecure_channel(closed.grpc_address))
+        assert channel.unary_unary(path)(b"", timeout=20) == b"\x08\x01"
+
+
 def test_questions_about_services_may_not_be_slow(closed, key):
     host, _, port = closed.grpc_address.rpartition(":")
     path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

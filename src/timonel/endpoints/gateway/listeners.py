@@ -137,11 +137,12 @@ def _manager(
                 "headers_with_underscores_action": "DROP_HEADER",
             },
             # Clients such as ApacheBench, and nginx by default, speak HTTP/1.0. Java's offers to go
-            # on in HTTP/2, and sends the body in HTTP/1.1 all the same.
+            # on in HTTP/2, and sends the body in HTTP/1.1 all the same: like a server, the gateway
+            # goes on in HTTP/1.1 whatever is offered.
             "http_protocol_options": {
                 "accept_http_10": True,
                 "default_host_for_http_10": "localhost",
-                "ignore_http_11_upgrade": [{"exact": "h2c"}],
+                "ignore_http_11_upgrade": [{"safe_regex": {"regex": ".*"}}],
             },
             "http2_protocol_options": {
                 "max_concurrent_streams": 256,

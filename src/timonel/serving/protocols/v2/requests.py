@@ -18,7 +18,7 @@ from timonel.serving.inference.flow import Call, Codec, Run
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.protocols.v2.tensors import check_types, datatype_named
-from timonel.serving.signature import DEFAULT_SIGNATURE, Array, TensorSpec
+from timonel.serving.signature import DEFAULT_SIGNATURE, INIT_OP, Array, TensorSpec
 from timonel.serving.status import Code, StatusError, invalid_argument, not_found
 
 SIGNATURE_NAME: Final = "signature_name"
@@ -180,7 +180,7 @@ def _metadata(catalogue: Catalogue, spec: ModelSpec) -> dict[str, Any]:
     metadata = catalogue.metadata(spec)
     signature = metadata.signatures.get(DEFAULT_SIGNATURE)
     if signature is None:
-        names = ", ".join(sorted(metadata.signatures)) or "none"
+        names = ", ".join(sorted(metadata.signatures.keys() - {INIT_OP})) or "none"
         raise StatusError(
             Code.FAILED_PRECONDITION,
             f"Model {metadata.name} has no signature {DEFAULT_SIGNATURE}. It has: {names}. Choose "
