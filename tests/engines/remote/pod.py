@@ -17,7 +17,7 @@ from timonel.engines.source import unpack
 from timonel.processes.loop import Channel
 
 _SYNC_S = 0.02
-_KEPT = ("PATH", "HOME", "LANG")
+_KEPT = ("PATH", "HOME", "LANG", "PYTHONPATH")
 
 
 @dataclass(frozen=True)
