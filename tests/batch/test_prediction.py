@@ -237,6 +237,35 @@ def test_columns_are_kept(models: Workspace, tmp_path: Path) -> None:
         )
 
 
+def test_dates_of_a_dataset_are_given_as_those_of_a_table(
+    models: Workspace, tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    from timonel.data.preprocess import parse_dates
+
+    table = tmp_path / "sales.csv"
+    days = [f"2024-{1 + i % 12:02}-{1 + i % 28:02}T10:20:30" for i in range(40)]
+    table.write_text("sold,price\n" + "".join(f"{day},{i}.5\n" for i, day in enumerate(days)))
+    dataset = convert(table, tmp_path / "set", label="price", workspace=models)
+    module = tf.Module()
+    module.run = tf.function(
+        lambda sold: {"seconds": parse_dates(sold)},
+        input_signature=[tf.TensorSpec([None], tf.string, name="sold")],
+    )
+    signatures = {"serving_default": module.run}
+    tf.saved_model.save(module, str(models.models / "dated" / "1"), signatures=signatures)
+
+    def seconds(source: object, name: str, **options: str) -> set[int]:
+        done = predict_batch("dated", source, tmp_path / name, workspace=models, **options)
+        assert (done.failed, done.rows) == (0, len(lines(done.out)))
+        return {row["seconds"] for row in lines(done.out)}
+
+    found = seconds(dataset.uri, "set.jsonl", split="train")
+    assert found
+    assert found < seconds(table, "table.jsonl")
+
+
 def test_only_the_bad_rows_fail(models: Workspace, tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     bad = {3: "-1", 40: '"text"', 41: "{", 90: "null"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from timonel.batch.inputs import InputFile, Inputs
 from timonel.batch.plan import RECORD
 from timonel.batch.readers import TRUE_LABEL, TRUE_VALUE
 from timonel.data.examples import decode_example
-from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE
+from timonel.data.schema import COLUMN_PREFIX, IMAGE_FEATURE, DateColumn, TableSchema
 from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.csvfile import CsvFile
 from timonel.data.sources.recordfiles import RecordFile
@@ -55,6 +55,18 @@ def match_columns(
 def images_of(signature: Signature) -> tuple[str, ...]:
     """Return the names of the inputs that are encoded images."""
     return tuple(name for name, spec in signature.inputs.items() if is_image(name, spec.dtype))
+
+
+def dates_of(found: Inputs, columns: Mapping[str, str], signature: Signature) -> tuple[str, ...]:
+    """Return the names of the inputs that take dates of a dataset as texts."""
+    schema = None if found.dataset is None else found.dataset.manifest.record_schema
+    stored = schema.columns if isinstance(schema, TableSchema) else ()
+    dates = {f"{COLUMN_PREFIX}{each.name}" for each in stored if isinstance(each, DateColumn)}
+    return tuple(
+        name
+        for name, column in columns.items()
+        if column in dates and signature.inputs[name].dtype == STRING
+    )
 
 
 def check_outputs(signature: Signature, keep: Sequence[str], *, has_labels: bool) -> None:

@@ -80,6 +80,7 @@ class JobSpec:
         key: Column with the keys; None for the default keys.
         keep: Columns to copy to the output.
         images: Inputs of the model that are encoded images.
+        dates: Inputs of the model that are texts of dates of a dataset.
         labels: Class names of a dataset, whose true labels are written; empty for a regression;
             None without a dataset.
         allow_ops: Trusted operations of the model.
@@ -100,6 +101,7 @@ class JobSpec:
     key: str | None = None
     keep: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
     labels: tuple[str, ...] | None = None
     allow_ops: tuple[str, ...] = ()
     op_libraries: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 from google.protobuf.message import DecodeError
 
 from timonel.arguments import checked
-from timonel.batch.columns import check_outputs, images_of, match_columns
+from timonel.batch.columns import check_outputs, dates_of, images_of, match_columns
 from timonel.batch.destination import (
     Output,
     check_destination,
@@ -207,6 +207,7 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
     signature = _signature(version, request.signature)
     wanted = [*request.keep, *([] if request.key is None else [request.key])]
     check_outputs(signature, request.keep, has_labels=request.found.labels is not None)
+    columns = match_columns(request.found, signature, wanted)
     return JobSpec(
         model=version.name,
         version=version.number,
@@ -215,8 +216,9 @@ def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> Job
         signature=request.signature,
         batch_size=request.batch_size or _batch_size(version.path, version.name, signature),
         format=request.format,
-        columns=match_columns(request.found, signature, wanted),
+        columns=columns,
         images=images_of(signature),
+        dates=dates_of(request.found, columns, signature),
         key=request.key,
         keep=request.keep,
         labels=request.found.labels,

@@ -23,6 +23,7 @@ from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
 from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.imagefile import image_format
+from timonel.data.sources.kinds.dates import date_text
 from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.textfile import open_lines
@@ -301,6 +302,8 @@ def _parse_all(
         kept[TRUE_LABEL] = [job.labels[number] for number in columns[TRUE_LABEL]]
     elif job.labels is not None:
         kept[TRUE_VALUE] = columns[TRUE_VALUE]
+    for name in job.dates:
+        columns[name] = list(map(date_text, columns[name]))
     return Rows(found, {name: columns[name] for name in job.columns}, kept, failures)
 
 

@@ -28,7 +28,7 @@ from timonel.data.schema import (
     DateType,
     TextColumn,
 )
-from timonel.data.sources.kinds.dates import MISSING_DATE
+from timonel.data.sources.kinds.dates import date_text
 from timonel.errors import InputError, ModelError, SpecError, TimonelError
 from timonel.models.exports import MAX_EXAMPLES
 from timonel.models.keras_model import call_in_inference, is_without_call, name_outputs
@@ -366,5 +366,5 @@ def _row(example: Mapping[str, Any], dates: Collection[str]) -> dict[str, Any]:
             name = feature.removeprefix(COLUMN_PREFIX)
             row[name] = value.decode() if isinstance(value, bytes) else value
             if name in dates:
-                row[name] = "" if value == MISSING_DATE else f"{np.datetime64(value, 's')}Z"
+                row[name] = date_text(value)
     return row

@@ -12,12 +12,20 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from timonel.data.schema import DateColumn, DateType
 from timonel.data.sources.kinds.base import MISSING, Kind, ReadFile, Value, expected, is_empty
 from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
 
 MISSING_DATE = -(2**63)
 """The value of a missing date, as in NumPy."""
+
+
+def date_text(seconds: int) -> str:
+    """Return a date of a dataset as clients of a model send it; empty if it is missing."""
+    return "" if seconds == MISSING_DATE else f"{np.datetime64(seconds, 's')}Z"
+
 
 A_DATE = "a date such as 2024-01-31, 2024-01-31T12:30:00+02:00 or 31 Jan 2024"
 _ORDERED = {"dmy": "31/01/2024", "mdy": "01/31/2024"}
