@@ -165,17 +165,17 @@ def server_image(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     return _image(cluster, "servers", needed, tmp_path_factory.mktemp("servers"))
 
 
-def _image(cluster: Cluster, image: str, needed: list[str], code: Path) -> str:
+def _image(cluster: Cluster, name: str, needed: list[str], code: Path) -> str:
     from timonel.containers import ImageSpec, build_image
 
     requirements = code / "requirements.txt"
     requirements.write_text("\n".join([*needed, ""]))
-    for name in _PROGRAMS:
-        (code / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / name, code / name)
-    found = {"PYTHONPATH": "/app"}
-    spec = ImageSpec(code, base="self", requirements=requirements, environment=found)
-    return build_image(spec, f"{cluster.registry}/timonel/{image}:v1", plain_http=True).name
+    for program in _PROGRAMS:
+        (code / program).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / program, code / program)
+    environment = {"PYTHONPATH": "/app"}
+    spec = ImageSpec(code, base="self", requirements=requirements, environment=environment)
+    return build_image(spec, f"{cluster.registry}/timonel/{name}:v1", plain_http=True).name
 
 
 def _requirements(extras: tuple[str, ...], left_out: frozenset[str]) -> list[str]:

@@ -194,7 +194,7 @@ def _status(found: int, replacement: int) -> Json:
 
 
 def _lost() -> Json:
-    """Return a mapper that marks the response of a request that a replica took with it."""
+    """Return a mapper that marks responses to requests whose replica died."""
     return {
         # The connection to it ended, or it reset the stream.
         "filter": {"response_flag_filter": {"flags": ["UC", "UR"]}},

@@ -17,7 +17,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("http", "grpc")
 SERVICE_HEADER = "x-timonel-service"
 """Header that names the service of a held request; the gateway replaces that of a client."""
 LOST_HEADER = "x-timonel-lost"
-"""Header of responses inside of the gateway: a replica took a released request with it."""
+"""Response header between the gateway's listeners: the replica died during the request."""
 VERSION_HEADER = "x-timonel-version"
 """Response header with the version that answered."""
 REFUSED, TIMED_OUT = 429, 408

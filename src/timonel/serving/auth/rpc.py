@@ -18,8 +18,8 @@ from timonel.serving.status import Code, NotStartedError, StatusError
 
 _SLOW_S = 1.0
 """Time after which a message that has not arrived is slow."""
-_OF_ANYBODY = 8
-"""Messages at once that are received without a right: of health checks, and of those who flood."""
+_UNAUTHENTICATED_READS = 8
+"""Limit of concurrently received messages of calls without a right, such as health checks."""
 _ADMITTED = contextlib.nullcontext()
 
 
@@ -108,7 +108,7 @@ class _Arrivals:
         if limits.max_receiving is not None and limits.max_body is not None:
             self._most = max(1, limits.max_receiving // limits.max_body)
         self._longest_s = math.inf if limits.body_s is None else limits.body_s
-        self._of_anybody = asyncio.Semaphore(_OF_ANYBODY)
+        self._unauthenticated = asyncio.Semaphore(_UNAUTHENTICATED_READS)
         self._since: dict[asyncio.Task[Any], tuple[float, float]] = {}
         """Begin of each call, and the time that its message may take."""
         self._ended: dict[asyncio.Task[Any], StatusError] = {}
@@ -121,7 +121,7 @@ class _Arrivals:
         and anybody may send it. gRPC takes none from the network before it is read here.
         """
         if right is None:
-            async with self._of_anybody:
+            async with self._unauthenticated:
                 request = await self._read(context, _SLOW_S)
         else:
             request = await self._read(context, self._longest_s)

@@ -21,12 +21,6 @@ from timonel.data.statistics import NumberStatistics, Statistics, ValueFacts
 MISSING_DATE = -(2**63)
 """The value of a missing date, as in NumPy."""
 
-
-def date_text(seconds: int) -> str:
-    """Return a date of a dataset as clients of a model send it; empty if it is missing."""
-    return "" if seconds == MISSING_DATE else f"{np.datetime64(seconds, 's')}Z"
-
-
 A_DATE = "a date such as 2024-01-31, 2024-01-31T12:30:00+02:00 or 31 Jan 2024"
 _ORDERED = {"dmy": "31/01/2024", "mdy": "01/31/2024"}
 
@@ -150,3 +144,8 @@ def rewrites(order: DateType) -> Iterator[tuple[str, str]]:
     if order in _ORDERED:
         parts = r"\3-\2-\1" if order == "dmy" else r"\3-\1-\2"
         yield r"^(\d{1,2})[-/.](\d{1,2})[-/.](\d{4})", parts
+
+
+def date_text(seconds: int) -> str:
+    """Return a date of a dataset as clients of a model send it; empty if it is missing."""
+    return "" if seconds == MISSING_DATE else f"{np.datetime64(seconds, 's')}Z"
