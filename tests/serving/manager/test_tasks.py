@@ -8,6 +8,7 @@ import pytest
 
 from timonel.serving.manager.tasks import Task, Tasks
 
+_YIELD_S = 5.0
 _SLOW_S = 30.0
 
 
@@ -18,7 +19,12 @@ class Rig:
         self.posted = queue.SimpleQueue()
         self.slow = []
         self.loads = Tasks(
-            limit, _SLOW_S, self.posted.put, timeout_s=timeout_s, on_slow=self.slow.append
+            limit,
+            _YIELD_S,
+            self.posted.put,
+            slow_s=_SLOW_S,
+            timeout_s=timeout_s,
+            on_slow=self.slow.append,
         )
         self.ends = {}
         self.begun = queue.SimpleQueue()
@@ -64,11 +70,15 @@ def test_a_slow_load_frees_its_place_and_others_load_beside_it():
         r.loads.advance(0.0)
         assert r.begun.get(timeout=10) == "slow"
         assert r.loads.are_busy()
-        assert r.loads.next_change(0.0) == _SLOW_S
-        r.loads.advance(_SLOW_S)
+        assert r.loads.next_change(0.0) == _YIELD_S
+        r.loads.advance(_YIELD_S)
         assert r.begun.get(timeout=10) == "next"
-        assert r.slow == ["slow"]
         r.end("next")
+        r.loads.advance(_YIELD_S + 1)
+        assert r.loads.are_busy(), "the start waits for a load that is not slow yet"
+        assert (r.loads.next_change(_YIELD_S + 1), r.slow) == (_SLOW_S, [])
+        r.loads.advance(_SLOW_S)
+        assert r.slow == ["slow"]
         r.loads.advance(_SLOW_S + 1)
         assert not r.loads.are_busy()
         assert r.log == [("next", "ok")]

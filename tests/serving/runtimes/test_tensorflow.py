@@ -200,6 +200,60 @@ def test_inputs_have_the_shapes_of_the_graph(tmp_path, shape, declared, accepted
     model.close()
 
 
+def _kernels_without_checks(x):
+    """Return what would abort the process for ranks other than 4, and other than 5."""
+    import tensorflow as tf
+
+    raw = tf.raw_ops
+    four, five = {"strides": [1] * 4, "padding": "SAME"}, {"strides": [1] * 5, "padding": "SAME"}
+    depthwise = raw.DepthwiseConv2dNative(input=x, filter=tf.ones([1, 1, 1, 1]), **four)
+    pooled = raw.MaxPool3D(input=x, ksize=[1] * 5, **five)
+    return {
+        "Conv2D": (raw.Conv2D(input=x, filter=tf.ones([1, 1, 1, 1]), **four), 4),
+        "DepthwiseConv2dNative": (depthwise, 4),
+        "Conv3D": (raw.Conv3D(input=x, filter=tf.ones([1, 1, 1, 1, 1]), **five), 5),
+        "MaxPool3D": (pooled, 5),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("declares", [True, False])
+@pytest.mark.parametrize("kernel", ["Conv2D", "DepthwiseConv2dNative", "Conv3D", "MaxPool3D"])
+def test_no_rank_of_an_input_without_one_ends_the_process(tmp_path, kernel, declares):
+    import tensorflow as tf
+
+    ranks = {}
+
+    @tf.function(input_signature=[tf.TensorSpec(None, name="x")])
+    def within_a_function(x):
+        made, ranks["right"] = _kernels_without_checks(x * 2.0)[kernel]
+        return {"y": made}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), within_a_function)
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, None, name="x")
+        made = _kernels_without_checks(x * 2.0)[kernel][0]
+        signature = v1.saved_model.predict_signature_def({"x": x}, {"y": made})
+        if not declares:  # as early releases of TensorFlow
+            signature.inputs["x"].tensor_shape.Clear()
+        builder = v1.saved_model.builder.SavedModelBuilder(str(tmp_path / "2"))
+        builder.add_meta_graph_and_variables(session, ["serve"], {"serving_default": signature})
+        builder.save()
+    for version in ("1", "2"):
+        model = TensorFlowRuntime().load(tmp_path / version, SETTINGS)
+        for rank in range(9):
+            ones = np.ones([1] * rank, np.float32)
+            if rank == ranks["right"]:
+                answer = model.run("serving_default", {"x": ones})
+                assert answer["y"].tolist() == (ones * 2).tolist()
+                continue
+            with pytest.raises(StatusError) as caught:
+                model.run("serving_default", {"x": ones})
+            assert caught.value.code is Code.INVALID_ARGUMENT
+        model.close()
+
+
 _OP_LIBRARY = """
 import ctypes
 from pathlib import Path

@@ -392,3 +392,20 @@ def test_small_models_are_measured_only_if_that_is_required(exports, tmp_path):
     assert evidence.runtime == "tensorflow"
     assert evidence.reason == "it is small; to measure it anyway, run 'timonel models optimize'"
     assert choose(request.model_copy(update={"required": True})).measurements
+
+
+@pytest.mark.slow
+def test_a_model_that_safe_loading_refuses_is_not_measured(tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.float32, name="x")])
+    def writes(x):
+        with tf.control_dependencies([tf.io.write_file(str(tmp_path / "written"), "")]):
+            return {"y": x * 2.0}
+
+    version, rows = tmp_path / "1", tmp_path / "rows.npz"
+    tf.saved_model.save(tf.Module(), str(version), writes)
+    np.savez(rows, x=np.ones(2, np.float32))
+    before = sorted(version.rglob("*"))
+    with pytest.raises(ModelError, match="WriteFile writes files"):
+        optimize(open_version(version), rows)
+    assert sorted(version.rglob("*")) == before
+    assert not (tmp_path / "written").exists()

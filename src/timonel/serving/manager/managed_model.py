@@ -36,7 +36,7 @@ from timonel.serving.status import TRANSIENT, Code, StatusError, not_found, with
 
 _LOG = logging.getLogger(__name__)
 SLOW_S = 30.0
-"""Time after which a look or a load no longer delays others, nor the start of the server."""
+"""Time after which a look or a load is reported, and no longer delays the start of the server."""
 _ENDED_KEPT = 32
 _BUCKET_RETRY_S = 60.0
 _CHANGING_S = 3.0

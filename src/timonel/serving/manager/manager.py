@@ -36,6 +36,9 @@ _FOREVER_S = 3600.0
 _LOOKS, _LOOK_S = 32, 1.0
 """Looks at the same time, and the time after which one no longer delays others: most take less than
 a millisecond, those at buckets longer, and those at a network file system that hangs forever."""
+_LOAD_S = 5.0
+"""Time after which another load starts beside one: most take less than a second, a large one is
+bound by its disk, and those that never end must not hold up the good ones for long."""
 _TOGETHER_S = 0.005
 """Looks at many models end at about the same time, and each turn goes through all models."""
 
@@ -71,8 +74,9 @@ class ModelManager:
         self._looks = Tasks(_LOOKS, _LOOK_S, self._events.put)
         self._loads = Tasks(
             settings.threads,
-            SLOW_S,
+            _LOAD_S,
             self._events.put,
+            slow_s=SLOW_S,
             timeout_s=settings.load_timeout_s,
             on_slow=lambda name: _LOG.warning("Still loading %s after %g s.", name, SLOW_S),
         )

@@ -1,8 +1,8 @@
 """Run blocking work in daemon threads, a few at a time.
 
 A thread that loads a model or reads a folder cannot be interrupted: a pipe, an endless initializer
-or a network file system holds it forever. Such a task soon holds up no other one (`SLOW_S`), and it
-ends with the process.
+or a network file system holds it forever. Such a task soon holds up no other one, and it ends with
+the process.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Tasks:
     """Waiting and running tasks. Owned by the manager's thread, which makes all callbacks.
 
     Args:
-        limit: Tasks at the same time, apart from slow ones.
-        slow_s: Seconds after which a task no longer delays others.
+        limit: Tasks at the same time, apart from those that have run for ``yield_s`` seconds.
+        yield_s: Seconds after which another task starts beside one.
         post: Has a function called in the manager's thread.
+        slow_s: Seconds after which the tasks are not busy with one; None for ``yield_s``.
         timeout_s: Time limit in seconds for one task; None for no limit.
         on_slow: Called with the name of a task that has become slow.
     """
@@ -62,14 +63,16 @@ class Tasks:
     def __init__(
         self,
         limit: int,
-        slow_s: float,
+        yield_s: float,
         post: Post,
         *,
+        slow_s: float | None = None,
         timeout_s: float | None = None,
         on_slow: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limit = limit
-        self._slow_s = slow_s
+        self._yield_s = yield_s
+        self._slow_s = yield_s if slow_s is None else slow_s
         self._post = post
         self._timeout_s = timeout_s
         self._on_slow = on_slow
@@ -87,7 +90,7 @@ class Tasks:
         self._expired = [task for task in self._expired if not task.result.done()]
         for task in list(self._running):
             self._check(task, now - task.began)
-        while self._waiting and self._quick < self._limit:
+        while self._waiting and self._counted(now) < self._limit:
             task = self._waiting.popleft()
             task.began = now
             self._running.append(task)
@@ -95,11 +98,12 @@ class Tasks:
 
     def are_busy(self) -> bool:
         """Return whether tasks are waiting or running, apart from slow ones."""
-        return bool(self._waiting) or self._quick > 0
+        return bool(self._waiting) or not all(each.is_slow for each in self._running)
 
     def next_change(self, now: float) -> float:
         """Return the time at which `advance` has work, unless a task ends before."""
-        times = [each.began + self._slow_s for each in self._running]
+        steps = (self._yield_s, self._slow_s)
+        times = [each.began + step for each in self._running for step in steps]
         if self._timeout_s is not None:
             times += [each.began + self._timeout_s for each in self._running]
         return min((time for time in times if time > now), default=math.inf)
@@ -111,9 +115,8 @@ class Tasks:
             task.ended(task.result)
         self._waiting.clear()
 
-    @property
-    def _quick(self) -> int:
-        return sum(not each.is_slow for each in self._running)
+    def _counted(self, now: float) -> int:
+        return sum(now < each.began + self._yield_s for each in self._running)
 
     def _check(self, task: Task[Any], passed_s: float) -> None:
         if not task.is_slow and passed_s >= self._slow_s:

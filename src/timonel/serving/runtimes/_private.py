@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.serving.memory import exempt_imports
+from timonel.serving.runtimes.rank_checks import add_rank_checks
 
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
 """Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
@@ -60,6 +61,8 @@ def load_saved_model(session: Any, folder: Path, checked: Any, tags: Sequence[st
         session: A ``tf.compat.v1.Session``, whose graph is the default one.
         checked: The ``SavedModel`` to use instead of the file; None to read it. Only the loader's
             attribute takes one, and the file may be replaced after a check.
+
+    Checks of ranks are added where a request could otherwise end the process.
     """
     from tensorflow.core.protobuf import saved_model_pb2  # noqa: PLC0415 - imports TensorFlow
     from tensorflow.python.saved_model import loader_impl  # noqa: PLC0415 - imports TensorFlow
@@ -67,6 +70,8 @@ def load_saved_model(session: Any, folder: Path, checked: Any, tags: Sequence[st
     loader = loader_impl.SavedModelLoader(str(folder))
     if checked is not None:
         loader._saved_model = saved_model_pb2.SavedModel.FromString(checked.SerializeToString())
+    for meta_graph in loader._saved_model.meta_graphs:
+        add_rank_checks(meta_graph)
     return loader.load(session, list(tags))
 
 

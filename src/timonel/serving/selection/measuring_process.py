@@ -80,7 +80,7 @@ def choose(request: MeasuringRequest) -> Evidence:
     """Convert, compare, measure and choose.
 
     Raises:
-        ModelError: Required requests are missing.
+        ModelError: Required requests are missing, or the model they are for cannot be loaded.
         InputError: The samples cannot be read.
         SpecError: The samples do not match the model's inputs.
     """
@@ -153,6 +153,8 @@ def _measured(
     try:
         theirs = TensorFlowRuntime().load(request.saved_model, settings)
     except StatusError as error:
+        if request.required:
+            raise ModelError(f"cannot load {request.saved_model}: {error.message}") from error
         return _unchanged(request, error.message)
     models: dict[Choice, LoadedModel] = {}
     impossible: dict[Choice, str] = {"litert": missing} if missing else {}

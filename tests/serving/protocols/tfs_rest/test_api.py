@@ -128,8 +128,8 @@ def test_a_model_must_be_named(target):
 
 
 @pytest.mark.parametrize("digits", ["9" * 20, str(2**63), "1" * 5000])
-def test_a_version_beyond_64_bits_is_refused(digits):
-    message = f"Failed to convert version: {digits[:64]} to numeric."
-    assert ask("GET", f"/v1/models/m/versions/{digits}") == (400, message)
-    with pytest.raises(StatusError, match="INVALID_ARGUMENT"):
+def test_no_version_beyond_64_bits_is_found(digits):
+    message = f"Servable not found for request: Specific(m, {digits[:64]})"
+    assert ask("GET", f"/v1/models/m/versions/{digits}") == (404, message)
+    with pytest.raises(StatusError, match="NOT_FOUND"):
         spec_of(COMPUTE.fullmatch(f"/v1/models/m/versions/{digits}:predict"))

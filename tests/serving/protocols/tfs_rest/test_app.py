@@ -209,8 +209,8 @@ def test_a_server_is_not_ready_while_a_process_is_away(client):
 
 def test_a_version_beyond_64_bits(client):
     target = f"/v1/models/m/versions/{2**63}"
-    message = f"Failed to convert version: {2**63} to numeric."
-    assert error(client(STRICT).ask("GET", target)) == (400, message)
+    message = f"Servable not found for request: Specific(m, {2**63})"
+    assert error(client(STRICT).ask("GET", target)) == (404, message)
 
 
 @pytest.mark.parametrize("target", ["/", "/v1", "/healthz", "/v2/models/m"])

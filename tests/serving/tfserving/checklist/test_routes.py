@@ -90,13 +90,13 @@ def test_names_are_decoded_and_words_have_any_case(server):
     assert post(server, f"{HALF}/labels/stable:predict", body) == want
 
 
-def test_versions_beyond_64_bits_are_refused_with_a_text(server):
-    """TensorFlow Serving's answer is empty."""
-    message = "Failed to convert version: 9223372036854775808 to numeric."
+def test_no_version_beyond_64_bits_is_found(server):
+    """TensorFlow Serving's answer is an empty 400."""
+    message = f"Servable not found for request: Specific({HALF}, 9223372036854775808)"
     for method in ("GET", "POST"):
         path = f"/v1/models/{HALF}/versions/9223372036854775808"
         status, _, body = server.ask(method, path + (":predict" if method == "POST" else ""), b"{}")
-        assert (status, json.loads(body)) == (400, {"error": message})
+        assert (status, json.loads(body)) == (404, {"error": message})
 
 
 def test_options(server):

@@ -27,7 +27,7 @@ from timonel.serving.protocols.tfs_rest.examples import ExamplesCodec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, PredictCodec, RestOptions
 from timonel.serving.settings.auth import Right
 from timonel.serving.settings.server import RestSettings
-from timonel.serving.status import invalid_argument
+from timonel.serving.status import invalid_argument, not_found
 
 _FLAGS: Final = re.IGNORECASE | re.ASCII
 _VERSION: Final = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
@@ -61,7 +61,9 @@ def spec_of(match: re.Match[str]) -> ModelSpec:
         return ModelSpec(unquoted(name), None, unquoted(label) or None)
     digits = version.lstrip("0") or "0"
     if len(digits) > _INT64_DIGITS or int(digits) >= 2**63:
-        raise invalid_argument(f"Failed to convert version: {version[:64]} to numeric.")
+        # TensorFlow Serving: 400 with an empty body.
+        found = f"Specific({unquoted(name)}, {version[:64]})"
+        raise not_found(f"Servable not found for request: {found}")
     return ModelSpec(unquoted(name), int(digits))
 
 
