@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def example_request(
     server: Server | str, model: str, workspace: Workspace, version: int | None = None
 ) -> str:
-    """Return a ``curl`` command for a model; its image was not used for training, if possible.
+    """Return a ``curl`` command for a model, with an image or values not used for training.
 
     Args:
         server: A running server, or its REST address.
@@ -32,10 +32,11 @@ def example_request(
     from timonel.models.repository import workspace_models
     from timonel.serving import curl_example
 
-    image = None
+    image, folder = None, None
     with contextlib.suppress(TimonelError):  # the model is served from another folder
-        image = _held_out_image(workspace_models(workspace).get(model, version), workspace)
-    return curl_example(server, model, image=image or "some_image.png")
+        found = workspace_models(workspace).get(model, version)
+        image, folder = _held_out_image(found, workspace), found.path
+    return curl_example(server, model, image=image or "some_image.png", version=folder)
 
 
 def _held_out_image(version: ModelVersion, workspace: Workspace) -> str | None:

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import ssl
 import subprocess
+import sys
 import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.serving.auth.certificates import Authority
 from timonel.errors import ServingError
+from timonel.models.schema import WARMUP_FILE
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
@@ -17,7 +22,8 @@ from timonel.serving.client.connection import (
     UntrustedError,
     parse_signature,
 )
-from timonel.serving.client.curl import curl_line
+from timonel.serving.client.curl import curl_line, stored_row
+from timonel.serving.runtimes.saved_model import as_warmup_file
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
 
@@ -63,7 +69,7 @@ def sent(line, tmp_path):
     curl.write_text('#!/bin/sh\nwhile [ "$1" != -d ]; do shift; done\n'
                     'if [ "$2" = @- ]; then cat; else printf %s "$2"; fi\n')  # fmt: skip
     curl.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    environment = {"PATH": f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin"}
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, env=environment)
     return json.loads(done.stdout)["instances"]
 
@@ -76,14 +82,51 @@ def sent(line, tmp_path):
             [{"it's": "text", "n": [1], "b": True}],
         ),
         ([("x", "DT_FLOAT", (-1, 2, 2))], [[[1.0, 1.0], [1.0, 1.0]]]),
-        ([("x", "DT_FLOAT", (-1, 20, 3, 4))], [[[[1.0] * 4] * 3] * 20]),
-        ([("x", "DT_STRING", (-1, 40, 2))], [[["text"] * 2] * 40]),
+        pytest.param(
+            [("x", "DT_FLOAT", (-1, 20, 3, 4))],
+            [[[[1.0] * 4] * 3] * 20],
+            marks=pytest.mark.process,
+        ),
+        pytest.param(
+            [("x", "DT_STRING", (-1, 40, 2))], [[["text"] * 2] * 40], marks=pytest.mark.process
+        ),
         ([("x", "DT_FLOAT", (-1, -1, 3))], [[[1.0, 1.0, 1.0]]]),
     ],
 )
 def test_the_line_sends_what_the_signature_wants(inputs, expected, tmp_path):
     model = ClientSignature("m", 1, tuple(Input(*each) for each in inputs), ("y",))
     assert sent(curl_line("http://127.0.0.1:1/x?y&z", model), tmp_path) == expected
+
+
+def test_the_line_sends_the_first_warm_up_request(tmp_path, monkeypatch):
+    rows = {
+        "town_bytes": np.array([b"K\xf6ln", b"Ulm"], object),
+        "day": np.array([b"2026-01-31", b""], object),
+        "x": np.array([[0.1, 2.0], [3.0, 4.0]], np.float32),
+        "long": np.array([b"a" * 600, b""], object),
+        "many": np.ones((2, 65), np.float32),
+        "unknown": np.ones(2, np.float32),
+    }
+    (tmp_path / WARMUP_FILE).parent.mkdir()
+    (tmp_path / WARMUP_FILE).write_bytes(as_warmup_file([("serving_default", rows)]))
+    shapes = {"x": (-1, 2), "many": (-1, 1)}
+    inputs = tuple(
+        Input(name, "DT_FLOAT" if name in shapes else "DT_STRING", shapes.get(name, (-1,)))
+        for name in rows
+        if name != "unknown"
+    )
+    model = ClientSignature("m", 1, inputs, ("y",))
+    (sent_row,) = sent(curl_line("http://127.0.0.1:1", model, row=stored_row(tmp_path)), tmp_path)
+    assert sent_row == {
+        "town_bytes": {"b64": base64.b64encode(b"K\xf6ln").decode()},
+        "day": "2026-01-31",
+        "x": [0.1, 2.0],
+        "long": "text",
+        "many": [1.0],
+    }
+    only = ClientSignature("m", 1, (Input("x", "DT_FLOAT", (-1, 2)),), ("y",))
+    line = curl_line("http://127.0.0.1:1", only, row=stored_row(tmp_path))
+    assert sent(line, tmp_path) == [[0.1, 2.0]]
 
 
 def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):

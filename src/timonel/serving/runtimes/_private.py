@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from timonel.models.safety.rank_checks import add_rank_checks
 from timonel.serving.memory import exempt_imports
-from timonel.serving.runtimes.rank_checks import add_rank_checks
 
 _EAGER = ("keras.src.optimizers", "tf_keras.src.optimizers", "h5py", "scipy.sparse")
 """Optional imports of TensorFlow: Keras itself, and h5py and SciPy for an old vendored copy of
