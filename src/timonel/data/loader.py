@@ -85,12 +85,12 @@ def load(  # noqa: PLR0913 - one call says all; each option has a default that f
     are int64 [B], one-hot or multi-hot float32 [B, classes], or float32 [B, 1] for ``binary`` and
     ``regression``.
 
-    With ``features="columns"``, rows are a dict by column. Numbers are float32 [B, 1], categories
-    float32 [B, words + 1], text, JSON and bytes string [B], dates int64 [B], lists of numbers
-    float32 [B, N], images float32 [B, H, W, C] or [B, N, H, W, C], masks int32 [B, H, W], boxes
-    float32 [B, N, 4] as [ymin, xmin, ymax, xmax], with their classes int32 [B, N] by
-    ``NAME/class``. N is the longest list of the dataset; shorter ones are padded with 0, boxes
-    with -1, and ``NAME/count`` int32 [B] has their lengths.
+    With ``features="columns"``, rows are a dict by column. Numbers are float32 [B, 1], z-scores as
+    in the vector; categories float32 [B, words + 1], text, JSON and bytes string [B], dates int64
+    [B], lists of numbers float32 [B, N] as they are, images float32 [B, H, W, C] or
+    [B, N, H, W, C], masks int32 [B, H, W], boxes float32 [B, N, 4] as [ymin, xmin, ymax, xmax],
+    with their classes int32 [B, N] by ``NAME/class``. N is the longest list of the dataset; shorter
+    ones are padded with 0, boxes with -1, and ``NAME/count`` int32 [B] has their lengths.
 
     In a distributed job, each worker decodes only its part of every global batch. In training
     (``shuffle``) all global batches have full size; in evaluation every record is read by exactly
