@@ -29,7 +29,9 @@ class SchemaOptions(TypedDict, total=False):
             metavar="auto|images|table",
         ),
     ]
-    label: Annotated[str | None, Option(None, "Label column of a table.", TABLES, metavar="NAME")]
+    label: Annotated[
+        str | None, Option(None, "Column that models shall predict.", TABLES, metavar="NAME")
+    ]
     columns: Annotated[
         Mapping[str, str] | None,
         Option(
@@ -126,8 +128,8 @@ class ConvertOptions(SchemaOptions, total=False):
         tuple[int, int] | None,
         Option(
             None,
-            "Height and width: larger images are scaled down to cover it. The aspect ratio is "
-            "kept, so that `load` with this size loses nothing.",
+            "Scale larger images down, to no less than this height and width. The aspect ratio "
+            "is kept, so `load` with this size loses nothing.",
             IMAGES,
             computed="unchanged",
             metavar="HEIGHT,WIDTH",

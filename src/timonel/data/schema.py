@@ -53,8 +53,8 @@ _COLUMN_TYPES: dict[str, ColumnType] = {
 }
 _WORDS = {"numeric": "number", "categorical": "category"}
 COLUMN_TYPE_NAMES = (
-    "number (float, int), category (string), text, date (dmy, mdy), bytes, numbers, image, mask, "
-    "boxes, json, split or drop"
+    "number (float, int), category (string), text, date (dmy, mdy), bytes, numbers (a list), "
+    "image, mask, boxes, json, split (names of splits) or drop"
 )
 """Column types as help texts and errors list them."""
 

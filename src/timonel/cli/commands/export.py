@@ -60,7 +60,7 @@ def export(
 ) -> None:
     """Publish the model of a run as the next version of a name.
 
-    First check the exported model: its predictions for raw held-out inputs must match those of the
+    Nothing is published unless the exported model predicts the same for raw held-out inputs as the
     training pipeline.
     """
     import timonel

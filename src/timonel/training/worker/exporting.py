@@ -178,8 +178,8 @@ def _export(
         warn("the model has no call(): the export has a signature for each of its built models")
     else:
         warn(
-            f"the exported model takes tensors, not raw files or rows: {reason}. To add raw input, "
-            "the script calls timonel.training.context().export(model, preprocess=...)."
+            f"the exported model takes tensors, not raw files or rows: {reason}. To serve raw "
+            "input, call timonel.training.context().export(model, preprocess=...) in the script."
         )
 
 
