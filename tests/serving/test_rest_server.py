@@ -101,6 +101,6 @@ def test_a_request_beyond_the_grace_period_is_refused_and_logged_without_a_trace
     head, _, body = asyncio.run(main()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"application/json" in head
-    assert json.loads(body) == {"error": "the server ends, and this request was still computed"}
+    assert json.loads(body) == {"error": "the server ended before it could answer this request"}
     assert [each.exc_info for each in caplog.records if each.levelname == "ERROR"] == [None]
     assert "Cancel 1 running task(s)" in caplog.text

@@ -75,7 +75,7 @@ class Response(NamedTuple):
         await send({"type": "http.response.body", "body": body})
 
 
-_ENDING = Response(503, b'{"error":"the server ends, and this request was still computed"}')
+_ENDING = Response(503, b'{"error":"the server ended before it could answer this request"}')
 
 
 def json_response(content: Any, status: int = 200) -> Response:
