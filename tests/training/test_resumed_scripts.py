@@ -55,6 +55,15 @@ def test_the_loss_that_a_step_of_the_script_returns(
     compare_copies(draw, tmp_path, agents)
 
 
+@pytest.mark.parametrize("flavour", ["keras", "tf_keras"])
+def test_a_callback_that_replaces_optimizers_of_a_model(
+    flavour: str, tmp_path: Path, agents: WarmAgents
+) -> None:
+    """Before they have created the variables whose values the checkpoint has."""
+    draw = Draw((), "arrays", "gan", "compile", "one", flavour, ("a:1:0",))
+    compare_copies(draw, tmp_path, agents)
+
+
 @pytest.mark.parametrize("mode", ["devices", "workers", "synchronous", "asynchronous"])
 def test_jobs_of_each_mode(
     mode: str, tmp_path: Path, jobs_workspace: Workspace, engine: BareEngine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, ValuesView
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +26,18 @@ def optimizer_variables(optimizer: Any) -> list[Any]:
     """Return the state of an optimizer, or of none."""
     own = getattr(optimizer, "variables", [])
     return list(own() if callable(own) and not isinstance(own, list) else own)
+
+
+def optimizers_of(model: Any) -> dict[str, Any]:
+    """Return the optimizers that a model's attributes hold, such as both of a GAN, by place."""
+    found: dict[str, Any] = {}
+    for name, value in list(vars(model).items()):
+        parts = value.values() if isinstance(value, Mapping) else value
+        several = parts if isinstance(parts, list | tuple | ValuesView) else (value,)
+        for place, each in enumerate(several):
+            if hasattr(type(each), "apply_gradients"):
+                found[f"{name}/{place}"] = each
+    return found
 
 
 def ensure_built(keras: Any, model: Any, data: Any, parts: Collection[str] = ()) -> None:

@@ -15,11 +15,13 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from timonel.training.worker.inputs.building import optimizer_variables
 from timonel.training.worker.private import hidden_state
 from timonel.training.worker.script_files import line_of_script
 from timonel.training.worker.state.flat import checksum
@@ -50,6 +52,9 @@ class ProcessVariables:
         self._created: list[_Created] = []
         self._counts: Counter[_Key] = Counter()
         self._pending: dict[_Key, list[Mapping[str, Any]]] = defaultdict(list)
+        self._optimizers: Callable[[], Mapping[str, Any]] = dict
+        self._restored: dict[str, Callable[[], Any]] = {}
+        """The optimizers that the model held when it was restored, by place; they may be gone."""
         self._aside: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """What waits until a model is trained again."""
 
@@ -77,12 +82,19 @@ class ProcessVariables:
             found.append(keys[0] if keys else ((str(variable.name),), 0))
         return found
 
-    def capture(self, owned: Collection[int]) -> list[dict[str, Any]]:
+    def capture(
+        self, owned: Collection[int], optimizers: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[dict[str, Any]]:
         """Return the values that differ from those at the beginning of the call.
 
         Restored ones that still wait for their creation are among them. With several workers this
         is collective.
         """
+        owners = {
+            identity: place
+            for place, optimizer in optimizers.items()
+            for identity in hidden_state.identities(optimizer_variables(optimizer))
+        }
         # Variables that were created since the call began may be garbage.
         if any(each.before is None and id(each.thing()) not in owned for each in self._alive()):
             gc.collect()
@@ -93,7 +105,7 @@ class ProcessVariables:
         zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in gathered]
         values = dict(zip(map(id, gathered), self._replicas.read(kept, zeros), strict=True))
         found: list[dict[str, Any]] = [
-            dict(state) for states in self._pending.values() for state in states
+            dict(state) for key in list(self._pending) for state in self._waiting(key)
         ]
         for each in others:
             if each.thing() is None:
@@ -105,12 +117,23 @@ class ProcessVariables:
             if checksum(first) == each.before:
                 continue
             saved = {"key": each.key, "number": each.number, "place": each.place}
+            saved["owner"] = owners.get(id(each.thing()))
             found.append({**saved, "values": values.get(id(each), first)})
         return found
 
-    def restore(self, saved: Sequence[Mapping[str, Any]], owned: Collection[int]) -> None:
-        """Restore values from `capture`; those of later variables wait for their creation."""
+    def restore(
+        self,
+        saved: Sequence[Mapping[str, Any]],
+        owned: Collection[int],
+        optimizers: Callable[[], Mapping[str, Any]] = dict,
+    ) -> None:
+        """Restore values from `capture`; those of later variables wait for their creation.
+
+        Those of an optimizer wait for it alone: a callback may put another one in its place.
+        """
         self._pending.clear()
+        self._optimizers = optimizers
+        self._restored = {place: weakref.ref(each) for place, each in optimizers().items()}
         alive = {(each.key, each.number): each for each in self._alive()}
         for state in saved:
             key = tuple(state["key"])
@@ -162,8 +185,8 @@ class ProcessVariables:
         """Names of the variables whose values still wait for their creation."""
         return [
             f"{key[0]} ({state['place']})"
-            for key, states in self._pending.items()
-            for state in states
+            for key in list(self._pending)
+            for state in self._waiting(key)
         ]
 
     def _create(self, next_creator: Callable[..., Any], **options: Any) -> Any:
@@ -188,13 +211,25 @@ class ProcessVariables:
         self._counts[key] += 1
         each = _Created(key, number, weakref.ref(thing), is_each, _place(), shape)
         self._created.append(each)
-        if not self._pending.get(key):
+        if not (waiting := self._waiting(key)):
             return
-        state = self._pending[key].pop(0)
+        state = waiting.pop(0)
         # The epoch has reset a model's metrics before its first step builds them.
         if not hidden_state.is_building_metrics():
             with tf.init_scope():
                 self._assign(each, state["values"])
+
+    def _waiting(self, key: _Key) -> list[Mapping[str, Any]]:
+        """Return what waits for variables with a key, without that of replaced optimizers."""
+        if states := self._pending.get(key, []):
+            now = self._optimizers()
+            states[:] = [
+                state
+                for state in states
+                if (place := state.get("owner")) not in self._restored
+                or now.get(place) is self._restored[place]()
+            ]
+        return states
 
     def _alive(self) -> list[_Created]:
         return [each for each in self._created if each.thing() is not None]
