@@ -70,7 +70,9 @@ class Draw:
     @property
     def is_exact(self) -> bool:
         """Whether two jobs of the script compute the same numbers."""
-        return self.mode != "asynchronous" and self.warning is None
+        # Workers draw from one generator on a parameter server, in the order in which they come.
+        is_a_race = self.mode == "synchronous" and "generator" in self.states
+        return self.mode != "asynchronous" and self.warning is None and not is_a_race
 
     @property
     def resume_refusal(self) -> str | None:
@@ -91,7 +93,8 @@ class Draw:
         """Part of the message with which the job is refused; None if it runs."""
         if self.keras == "tf_keras" and self.model == "stateful" and self.mode != "one":
             return "Stateful RNNs (created with `stateful=True`) are not yet supported with"
-        if (self.mode, self.keras) == ("devices", "tf_keras") and "metric" in self.states:
+        is_replicated = self.mode in {"devices", "workers"}
+        if is_replicated and self.keras == "tf_keras" and "metric" in self.states:
             return "SyncOnReadVariable does not support `assign_add` in cross-replica context"
         if self.mode not in _SERVED:
             return None
