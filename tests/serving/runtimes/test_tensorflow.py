@@ -201,24 +201,53 @@ def test_inputs_have_the_shapes_of_the_graph(tmp_path, shape, declared, accepted
 
 
 def _kernels_without_checks(x):
-    """Return what would abort the process for ranks other than 4, and other than 5."""
+    """Return kernels that would abort the process for ranks other than these."""
     import tensorflow as tf
 
     raw = tf.raw_ops
     four, five = {"strides": [1] * 4, "padding": "SAME"}, {"strides": [1] * 5, "padding": "SAME"}
     depthwise = raw.DepthwiseConv2dNative(input=x, filter=tf.ones([1, 1, 1, 1]), **four)
     pooled = raw.MaxPool3D(input=x, ksize=[1] * 5, **five)
+    one, half = tf.ones([1, 1]), tf.constant(0.5)
+    boxes = raw.CombinedNonMaxSuppression(
+        boxes=tf.ones([1, 1, 1, 4]), scores=x, max_output_size_per_class=1, max_total_size=1,
+        iou_threshold=half, score_threshold=half,
+    )  # fmt: skip
     return {
         "Conv2D": (raw.Conv2D(input=x, filter=tf.ones([1, 1, 1, 1]), **four), 4),
         "DepthwiseConv2dNative": (depthwise, 4),
         "Conv3D": (raw.Conv3D(input=x, filter=tf.ones([1, 1, 1, 1, 1]), **five), 5),
         "MaxPool3D": (pooled, 5),
+        "LSTMBlockCell": (_lstm(x, one, one), 2),
+        "LSTMBlockCell's state": (_lstm(one, x, one), 2),
+        "LSTMBlockCell's output": (_lstm(one, one, x), 2),
+        "CombinedNonMaxSuppression": (boxes.nmsed_scores, 3),
     }
+
+
+def _lstm(x, state, output):
+    import tensorflow as tf
+
+    weights, gate, bias = tf.ones([2, 4]), tf.ones([1]), tf.ones([4])
+    parts = {"w": weights, "wci": gate, "wcf": gate, "wco": gate, "b": bias}
+    return tf.raw_ops.LSTMBlockCell(x=x, cs_prev=state, h_prev=output, **parts).h
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("declares", [True, False])
-@pytest.mark.parametrize("kernel", ["Conv2D", "DepthwiseConv2dNative", "Conv3D", "MaxPool3D"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "Conv2D",
+        "DepthwiseConv2dNative",
+        "Conv3D",
+        "MaxPool3D",
+        "LSTMBlockCell",
+        "LSTMBlockCell's state",
+        "LSTMBlockCell's output",
+        "CombinedNonMaxSuppression",
+    ],
+)
 def test_no_rank_of_an_input_without_one_ends_the_process(tmp_path, kernel, declares):
     import tensorflow as tf
 
@@ -246,7 +275,8 @@ def test_no_rank_of_an_input_without_one_ends_the_process(tmp_path, kernel, decl
             ones = np.ones([1] * rank, np.float32)
             if rank == ranks["right"]:
                 answer = model.run("serving_default", {"x": ones})
-                assert answer["y"].tolist() == (ones * 2).tolist()
+                if "Conv" in kernel or "Pool" in kernel:
+                    assert answer["y"].tolist() == (ones * 2).tolist()
                 continue
             with pytest.raises(StatusError) as caught:
                 model.run("serving_default", {"x": ones})

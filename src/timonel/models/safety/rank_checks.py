@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-_RANKS: Final = {"Conv2D": 4, "DepthwiseConv2dNative": 4, "Conv3D": 5, "MaxPool3D": 5}
-"""Kernels of TensorFlow that abort, and the rank of their first input. Found by giving tensors of
-each rank to the operations of common models."""
+from timonel.models.protos import types_pb2
+
+_RANKS: Final[Mapping[str, Mapping[int, int]]] = {
+    "Conv2D": {0: 4},
+    "DepthwiseConv2dNative": {0: 4},
+    "Conv3D": {0: 5},
+    "MaxPool3D": {0: 5},
+    "CombinedNonMaxSuppression": {1: 3},
+    "LSTMBlockCell": {0: 2, 1: 2, 2: 2},
+}
+"""Kernels of TensorFlow that abort, and the rank that some of their inputs must have. Found by
+giving tensors of each rank to the operations of common models."""
 
 
 def add_rank_checks(meta_graph: Any) -> None:
@@ -31,10 +41,11 @@ def _takes_any_rank(node: Any) -> bool:
 def _add(nodes: Any, output: str) -> None:
     """Add checks to the nodes of a graph or function, where ``output`` ends a tensor's name."""
     for node in list(nodes):
-        if node.op in _RANKS:
-            check = nodes.add(op="EnsureShape", name=f"{node.name}/rank", device=node.device)
-            check.input.append(node.input[0])
-            check.attr["T"].CopyFrom(node.attr["T"])
-            for _ in range(_RANKS[node.op]):
+        for place, rank in _RANKS.get(node.op, {}).items():
+            check = nodes.add(op="EnsureShape", name=f"{node.name}/rank_{place}")
+            check.device = node.device
+            check.input.append(node.input[place])
+            check.attr["T"].type = node.attr["T"].type if "T" in node.attr else types_pb2.DT_FLOAT
+            for _ in range(rank):
                 check.attr["shape"].shape.dim.add(size=-1)
-            node.input[0] = check.name + output
+            node.input[place] = check.name + output
