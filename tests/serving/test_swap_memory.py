@@ -1,10 +1,11 @@
-"""Memory comes back: fifty swaps of a real model under load, in the process that computes."""
+"""Memory comes back: many swaps of a real model under load, in the process that computes."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import shutil
+import statistics
 import threading
 import time
 import urllib.request
@@ -20,7 +21,10 @@ from timonel.serving import serve
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 
-SWAPS = 50
+SWAPS = 120
+GROWTH_MIB = 0.4
+"""Of a swap; a version has more than 16. Single readings differ by 30, as glibc keeps freed pages
+and trims later, so that a growth shows in the trend only."""
 CLIENTS = 4
 MIB = 1 << 20
 
@@ -124,7 +128,7 @@ def until_alone(url, number):
 
 
 @pytest.mark.parametrize("allocator", ["pool", "system"])
-def test_memory_comes_back_after_fifty_swaps_under_load(
+def test_memory_comes_back_after_many_swaps_under_load(
     allocator, network, workspace, tmp_path, monkeypatch
 ):
     if allocator == "system":
@@ -150,11 +154,10 @@ def test_memory_comes_back_after_fifty_swaps_under_load(
                 shutil.rmtree(base / str(number - 1))
                 if number % 10 == 1:
                     seen[number - 1] = round(settled(server_process(server).pid))
-            end = settled(server_process(server).pid)
         told = ", ".join(f"{value} after {swaps}" for swaps, value in seen.items())
         print(f"\n{allocator}: {start:.0f} MiB at the start, {told}; {load.answered} requests")
         assert load.failures == []
         assert load.answered > SWAPS
         # The first swaps take room for two versions at once; nothing may be added by later ones.
-        assert end < 1.05 * seen[10]
-        assert end < 1.15 * start
+        assert statistics.linear_regression(list(seen), list(seen.values())).slope < GROWTH_MIB
+        assert min(list(seen.values())[-5:]) < 1.15 * start
