@@ -14,14 +14,13 @@ import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from timonel.training.worker.inputs.building import optimizer_variables
+from timonel.training.worker.inputs.building import optimizer_variables, optimizers_of
 from timonel.training.worker.private import hidden_state
 from timonel.training.worker.script_files import line_of_script
 from timonel.training.worker.state.flat import checksum
@@ -41,6 +40,35 @@ class _Created:
     before: str | None = None  # checksum of its value when the call of ``fit`` began
 
 
+@dataclass(eq=False)
+class _Waiting:
+    """Values that wait for the creation of their variables."""
+
+    states: dict[_Key, list[Mapping[str, Any]]] = field(default_factory=lambda: defaultdict(list))
+    model: Callable[[], Any] = lambda: None  # returns what was restored; None once it is gone
+    optimizers: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    """Those that the model held when it was restored, by place."""
+
+    @classmethod
+    def of_model(cls, model: Any) -> _Waiting:
+        """Return values of a model, whose optimizers may be replaced before they are created."""
+        held = {place: weakref.ref(each) for place, each in optimizers_of(model).items()}
+        return cls(model=weakref.ref(model), optimizers=held)
+
+    def of(self, key: _Key) -> list[Mapping[str, Any]]:
+        """Return what waits for variables with a key, without that of replaced optimizers."""
+        states = self.states.get(key, [])
+        if states and (model := self.model()) is not None:
+            now = optimizers_of(model)
+            replaced = {at for at, held in self.optimizers.items() if now.get(at) is not held()}
+            states[:] = [state for state in states if state.get("owner") not in replaced]
+        return states
+
+    def all(self) -> list[Mapping[str, Any]]:
+        """Return all that waits."""
+        return [state for key in self.states for state in self.of(key)]
+
+
 class ProcessVariables:
     """Watches what a process creates; captures and restores what a call of ``fit`` changes.
 
@@ -51,10 +79,7 @@ class ProcessVariables:
         self._replicas = replicas or Replicas(None)
         self._created: list[_Created] = []
         self._counts: Counter[_Key] = Counter()
-        self._pending: dict[_Key, list[Mapping[str, Any]]] = defaultdict(list)
-        self._optimizers: Callable[[], Mapping[str, Any]] = dict
-        self._restored: dict[str, Callable[[], Any]] = {}
-        """The optimizers that the model held when it was restored, by place; they may be gone."""
+        self._pending = _Waiting()
         self._aside: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """What waits until a model is trained again."""
 
@@ -82,9 +107,7 @@ class ProcessVariables:
             found.append(keys[0] if keys else ((str(variable.name),), 0))
         return found
 
-    def capture(
-        self, owned: Collection[int], optimizers: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[dict[str, Any]]:
+    def capture(self, owned: Collection[int], model: Any = None) -> list[dict[str, Any]]:
         """Return the values that differ from those at the beginning of the call.
 
         Restored ones that still wait for their creation are among them. With several workers this
@@ -92,7 +115,7 @@ class ProcessVariables:
         """
         owners = {
             identity: place
-            for place, optimizer in optimizers.items()
+            for place, optimizer in ({} if model is None else optimizers_of(model)).items()
             for identity in hidden_state.identities(optimizer_variables(optimizer))
         }
         # Variables that were created since the call began may be garbage.
@@ -104,9 +127,7 @@ class ProcessVariables:
         # All workers must gather the same shapes, and do not drop variables at the same time.
         zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in gathered]
         values = dict(zip(map(id, gathered), self._replicas.read(kept, zeros), strict=True))
-        found: list[dict[str, Any]] = [
-            dict(state) for key in list(self._pending) for state in self._waiting(key)
-        ]
+        found: list[dict[str, Any]] = [dict(state) for state in self._pending.all()]
         for each in others:
             if each.thing() is None:
                 continue
@@ -117,29 +138,27 @@ class ProcessVariables:
             if checksum(first) == each.before:
                 continue
             saved = {"key": each.key, "number": each.number, "place": each.place}
-            saved["owner"] = owners.get(id(each.thing()))
-            found.append({**saved, "values": values.get(id(each), first)})
+            owner = owners.get(id(each.thing()))
+            found.append({**saved, "owner": owner, "values": values.get(id(each), first)})
         return found
 
     def restore(
         self,
         saved: Sequence[Mapping[str, Any]],
         owned: Collection[int],
-        optimizers: Callable[[], Mapping[str, Any]] = dict,
+        model: Any = None,
     ) -> None:
         """Restore values from `capture`; those of later variables wait for their creation.
 
-        Those of an optimizer wait for it alone: a callback may put another one in its place.
+        Those of the model's optimizers wait for these alone: a callback may replace them.
         """
-        self._pending.clear()
-        self._optimizers = optimizers
-        self._restored = {place: weakref.ref(each) for place, each in optimizers().items()}
+        self._pending = _Waiting() if model is None else _Waiting.of_model(model)
         alive = {(each.key, each.number): each for each in self._alive()}
         for state in saved:
             key = tuple(state["key"])
             found = alive.get((key, state["number"]))
             if found is None or id(found.thing()) in owned:
-                self._pending[key].append(state)
+                self._pending.states[key].append(state)
             else:
                 self._assign(found, state["values"])
 
@@ -161,7 +180,7 @@ class ProcessVariables:
         """Set variables on a model that callbacks have set on it, if their values are known."""
         for name, saved_key, number, trainable in attributes:
             key = tuple(saved_key)
-            states = self._pending.get(key, [])
+            states = self._pending.of(key)
             is_known = (key, number) in owned or any(state["number"] == number for state in states)
             if hasattr(model, name) or not is_known:
                 continue
@@ -172,22 +191,18 @@ class ProcessVariables:
 
     def set_aside(self, model: Any) -> None:
         """Let values wait until the model is trained again; variables created meanwhile are new."""
-        if self._pending:
+        if self._pending.states:
             self._aside[model] = self._pending
-        self._pending = defaultdict(list)
+        self._pending = _Waiting()
 
     def take_back(self, model: Any) -> None:
         """Let values that were set aside wait for their creation in a model's next call."""
-        self._pending = self._aside.pop(model, defaultdict(list))
+        self._pending = self._aside.pop(model, None) or _Waiting()
 
     @property
     def missing(self) -> list[str]:
         """Names of the variables whose values still wait for their creation."""
-        return [
-            f"{key[0]} ({state['place']})"
-            for key in list(self._pending)
-            for state in self._waiting(key)
-        ]
+        return [f"{state['key'][0]} ({state['place']})" for state in self._pending.all()]
 
     def _create(self, next_creator: Callable[..., Any], **options: Any) -> Any:
         variable = next_creator(**options)
@@ -211,25 +226,13 @@ class ProcessVariables:
         self._counts[key] += 1
         each = _Created(key, number, weakref.ref(thing), is_each, _place(), shape)
         self._created.append(each)
-        if not (waiting := self._waiting(key)):
+        if not (waiting := self._pending.of(key)):
             return
         state = waiting.pop(0)
         # The epoch has reset a model's metrics before its first step builds them.
         if not hidden_state.is_building_metrics():
             with tf.init_scope():
                 self._assign(each, state["values"])
-
-    def _waiting(self, key: _Key) -> list[Mapping[str, Any]]:
-        """Return what waits for variables with a key, without that of replaced optimizers."""
-        if states := self._pending.get(key, []):
-            now = self._optimizers()
-            states[:] = [
-                state
-                for state in states
-                if (place := state.get("owner")) not in self._restored
-                or now.get(place) is self._restored[place]()
-            ]
-        return states
 
     def _alive(self) -> list[_Created]:
         return [each for each in self._created if each.thing() is not None]

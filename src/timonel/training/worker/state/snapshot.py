@@ -6,7 +6,6 @@ Kernels of TensorFlow's old random operations (such as ``tf.random.uniform`` ins
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,7 +101,7 @@ class Snapshot:
             "model": self.others.keys_of(own),
             "attributes": self.others.attributes_of(model),
             "sums": len(sums) + len(awaited.sums),
-            "others": self.others.capture(owned, building.optimizers_of(model)),
+            "others": self.others.capture(owned, model),
             "callbacks": callbacks,
             "random": capture_random_state(),
             "data": self.feed.position(trained),
@@ -200,6 +199,5 @@ def restore_model(
     if optimizer is not None and slots.values:
         hidden_state.when_built(optimizer, model, restore_optimizer)
         own += building.optimizer_variables(optimizer)
-    optimizers = functools.partial(building.optimizers_of, model)
-    others.restore(saved, hidden_state.identities(own), optimizers)
+    others.restore(saved, hidden_state.identities(own), model)
     return slots
