@@ -219,9 +219,19 @@ def test_a_bad_source_is_one_line(
     assert nothing_left(here)
 
 
-def test_a_second_label_column_is_refused(here: Path, timonel: Timonel) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("convert", "rows.csv", "data"),
+        ("data", "convert", "rows.csv", "data"),
+        ("data", "schema", "rows.csv"),
+    ],
+)
+def test_a_second_label_column_is_refused(
+    command: tuple[str, ...], here: Path, timonel: Timonel
+) -> None:
     (here / "rows.csv").write_text("a,b,c\n" + "1,2,3\n" * 20)
-    outcome = timonel("convert", "rows.csv", "data", "--label", "b", "--label=c")
+    outcome = timonel(*command, "--label", "b", "--label=c")
     assert outcome.exit_code == 2
     assert "--label: a dataset has one label column" in outcome.error_line
     assert nothing_left(here)

@@ -94,6 +94,24 @@ class StyledCommand(TyperCommand):
                 formatter.write_dl(sections[title])
 
 
+class LabelCommand(StyledCommand):
+    """Command that takes one ``--label``; a second one would replace the first without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse ``args``.
+
+        Raises:
+            SpecError: There are several labels.
+        """
+        if sum(each.partition("=")[0] == "--label" for each in args) > 1:
+            raise SpecError(
+                "--label: a dataset has one label column",
+                hint="make further targets of other columns in the script, with "
+                "load(features='columns').map(...)",
+            )
+        return super().parse_args(ctx, args)
+
+
 def help_record(param: Any, ctx: Any) -> tuple[str, str] | None:
     """Return the term and text of a parameter's help, with metavars instead of Python types."""
     record = param.get_help_record(ctx)

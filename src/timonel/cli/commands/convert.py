@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from timonel.cli.groups import Json, StyledCommand, single
+from timonel.cli.groups import Json, LabelCommand, single
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
 from timonel.data.convert_options import ConvertOptions
@@ -17,20 +17,7 @@ from timonel.errors import SpecError
 app = single()
 
 
-class _ConvertCommand(StyledCommand):
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``; refuse a second label column, which would replace the first one."""
-        labels = [each for each in args if each.partition("=")[0] == "--label"]
-        if len(labels) > 1:
-            raise SpecError(
-                "--label: a dataset has one label column",
-                hint="make further targets of other columns in the script, with "
-                "load(features='columns').map(...)",
-            )
-        return super().parse_args(ctx, args)
-
-
-@app.command(cls=_ConvertCommand)
+@app.command(cls=LabelCommand)
 @takes(ConvertOptions)
 def convert(
     ctx: typer.Context,

@@ -9,13 +9,13 @@ import typer
 from timonel.cli import completion
 from timonel.cli.commands.convert import convert, parsed
 from timonel.cli.deletion import add_delete
-from timonel.cli.groups import Json, StyledCommand, noun
+from timonel.cli.groups import Json, LabelCommand, StyledCommand, noun
 from timonel.cli.options import takes
 from timonel.cli.settings import GlobalOptions
 from timonel.data.convert_options import SchemaOptions
 
 app = noun("Convert, list, show, verify, inspect, compare and delete datasets.")
-app.command("convert", cls=StyledCommand)(convert)
+app.command("convert", cls=LabelCommand)(convert)
 
 DATASET = typer.Argument(
     help="Folder of the dataset, or its URI in a bucket.", autocompletion=completion.datasets
@@ -35,7 +35,7 @@ def list_(ctx: typer.Context, json: Json = False) -> None:
     CONVERTED.print_list("datasets", made.values(), empty, json=json)
 
 
-@app.command(cls=StyledCommand)
+@app.command(cls=LabelCommand)
 @takes(SchemaOptions)
 def schema(
     source: Annotated[str, typer.Argument(help="What 'timonel convert' takes, or a dataset.")],
