@@ -98,7 +98,7 @@ def test_the_line_sends_what_the_signature_wants(inputs, expected, tmp_path):
     assert sent(curl_line("http://127.0.0.1:1/x?y&z", model), tmp_path) == expected
 
 
-def test_the_line_sends_the_first_warm_up_request(tmp_path, monkeypatch):
+def test_the_line_sends_the_first_warm_up_request(tmp_path):
     rows = {
         "town_bytes": np.array([b"K\xf6ln", b"Ulm"], object),
         "day": np.array([b"2026-01-31", b""], object),
