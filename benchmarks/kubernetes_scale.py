@@ -34,7 +34,7 @@ from timonel.engines.coordination.failures import TaskExit
 from timonel.engines.coordination.lifecycle import TaskExited, TaskReady, TaskStarted
 from timonel.engines.environment import CLUSTER
 from timonel.engines.kubernetes import names
-from timonel.engines.kubernetes.api_thread import Seen
+from timonel.engines.kubernetes.api_thread import SeenCluster
 from timonel.engines.kubernetes.coordinator import Coordinator
 from timonel.engines.kubernetes.files.changes import Change, Part, encode_change
 from timonel.engines.kubernetes.links import PING_S, Member
@@ -182,8 +182,8 @@ class Api:
     def fileno(self) -> int:
         return self._wake
 
-    def read(self) -> Seen:
-        return Seen()
+    def read(self) -> SeenCluster:
+        return SeenCluster()
 
     def publish(self, status: JobStatus) -> None:
         self.largest = max(self.largest, len(status.model_dump_json()))

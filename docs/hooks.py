@@ -18,7 +18,7 @@ from timonel.cli.defaults import PROTECTIVE, PROTECTIVE_COMMANDS, VARIABLES
 from timonel.cli.groups import help_record
 from timonel.cli.main import app
 from timonel.data.convert_options import ConvertOptions
-from timonel.edge.convert_options import ConvertOptions as ModelConvertOptions
+from timonel.edge.convert_options import ModelConvertOptions
 from timonel.endpoints.autoscaling import policy
 from timonel.endpoints.autoscaling.policy_files import parse_policy
 from timonel.endpoints.deploy_options import DeployOptions

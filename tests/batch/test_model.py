@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timonel.batch.model import BatchModel, default_batch_size
-from timonel.batch.plan import JobSpec
+from timonel.batch.plan import PredictionSpec
 from timonel.batch.readers import Rows
 from timonel.errors import InputError, ModelError
 from timonel.serving.runtimes.base import LoadedModel, Runtime
@@ -69,7 +69,7 @@ class Fragiles(Runtime):
 
 
 def opened(model: Fragile) -> BatchModel:
-    job = JobSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {})
+    job = PredictionSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("timonel.batch.model.ChildRuntime", lambda *_, **__: Fragiles(model))
         return BatchModel(job, Path("log"))
@@ -87,7 +87,7 @@ def test_what_the_model_may_do_is_passed_to_its_process(monkeypatch: pytest.Monk
         "timonel.batch.model.ChildRuntime", lambda *_, **__: Recording(Fragile(set(), set()))
     )
     trust: dict[str, tuple[str, ...]] = {"allow_ops": ("ReadFile",), "op_libraries": ("x",)}
-    job = JobSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {}, **trust)  # type: ignore[arg-type]
+    job = PredictionSpec("m", 1, "m", "id", "serving_default", 1, "jsonl", {}, **trust)  # type: ignore[arg-type]
     BatchModel(job, Path("log")).close()
     assert loaded[0].allow_ops == {"*": ("ReadFile",)}
     assert loaded[0].op_libraries == ("x",)

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timonel.batch.inputs import find_inputs
-from timonel.batch.plan import RECORD, JobSpec, digest_of, plan_shards
+from timonel.batch.plan import RECORD, PredictionSpec, digest_of, plan_shards
 from timonel.batch.readers import read_batches
 from timonel.data.records import frame
 
-JOB = JobSpec("m", 1, "m", "id", "serving_default", 3, "jsonl", {"x": "x"})
+JOB = PredictionSpec("m", 1, "m", "id", "serving_default", 3, "jsonl", {"x": "x"})
 LISTS = st.lists(st.lists(st.integers(0, 10**6), max_size=30), min_size=1, max_size=4)
 SLOW = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
@@ -46,7 +46,7 @@ def test_every_row_is_in_one_shard(
     names = [tmp_path / f"{number}.{kind}" for number in range(len(files))]
     for name, rows in zip(names, files, strict=True):
         write(kind, name, rows)
-    job = JOB if kind != "tfrecord" else JobSpec(**{**vars(JOB), "columns": {"x": RECORD}})
+    job = JOB if kind != "tfrecord" else PredictionSpec(**{**vars(JOB), "columns": {"x": RECORD}})
     found = find_inputs(names)
     plans = plan_shards(found.files, "jsonl")
     values, keys = [], []
@@ -71,6 +71,9 @@ def test_another_file_or_option_is_another_job(tmp_path: Path) -> None:
     path.write_text('{"x": 1}\n')
     before = digest_of(find_inputs([path]).files, JOB)
     assert digest_of(find_inputs([path]).files, JOB) == before
-    assert digest_of(find_inputs([path]).files, JobSpec(**{**vars(JOB), "batch_size": 4})) != before
+    assert (
+        digest_of(find_inputs([path]).files, PredictionSpec(**{**vars(JOB), "batch_size": 4}))
+        != before
+    )
     path.write_text('{"x": 1}\n{"x": 2}\n')
     assert digest_of(find_inputs([path]).files, JOB) != before

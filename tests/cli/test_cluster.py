@@ -14,7 +14,7 @@ from tests.cli.conftest import Timonel
 from tests.containers.registry_server import registry_server
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.rights import Right, user_rights
+from timonel.engines.kubernetes.rights import ClusterRight, user_rights
 from timonel.errors import NotFoundError
 
 
@@ -77,7 +77,7 @@ def test_a_registry_without_tls(
 
 
 def test_rights_that_are_lacking_are_named(timonel: Timonel, api: MemoryApi) -> None:
-    api.denied = {Right("batch", "jobs", "create"), Right("", "pods/status", "patch")}
+    api.denied = {ClusterRight("batch", "jobs", "create"), ClusterRight("", "pods/status", "patch")}
     code, found = checked(timonel)
     assert code == 1
     assert found["rights"]["found"] == "not allowed: pods/status (patch), jobs (create)"
@@ -91,7 +91,7 @@ def test_objects_that_the_settings_name(
 ) -> None:
     monkeypatch.setenv("TIMONEL_KUBERNETES_SECRET", "keys")
     monkeypatch.setenv("TIMONEL_KUBERNETES_SERVICE_ACCOUNT", "trainer")
-    api.denied = {Right("", "serviceaccounts", "get")}
+    api.denied = {ClusterRight("", "serviceaccounts", "get")}
     _, found = checked(timonel)
     assert found["Secret keys"]["verdict"] == "fail"
     assert found["ServiceAccount trainer"]["verdict"] == "note"
@@ -135,7 +135,7 @@ def test_routes_of_endpoints_are_checked_and_allowed(
     api.unknown = set()
     _, found = checked(timonel)
     assert found["route"]["found"] == "HTTPRoute accepted"
-    api.denied = {Right("gateway.networking.k8s.io", "httproutes", "create")}
+    api.denied = {ClusterRight("gateway.networking.k8s.io", "httproutes", "create")}
     _, found = checked(timonel)
     assert found["rights"]["found"] == "not allowed: httproutes (create)"
     (role,) = yaml.safe_load_all(timonel("cluster", "rbac").out)

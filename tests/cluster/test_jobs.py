@@ -13,7 +13,7 @@ from tests.cluster.conftest import Cluster
 from tests.contracts.engines import EngineContract, EngineHarness, eventually, harness
 from timonel.engines import JobSpec, JobState
 from timonel.engines.kubernetes import KubernetesEngine
-from timonel.engines.kubernetes.files.changes import Objects
+from timonel.engines.kubernetes.files.changes import SharedContents
 from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.storage import Workspace, find_workspace
 
@@ -68,7 +68,7 @@ class ClusterHarness(EngineHarness):
         found = IndexStore(store, job_id).load().files.get(f"jobs/{job_id}/{name}")
         if found is None:
             return None
-        return b"".join(map(Objects(store, job_id).read, found.parts or ())).decode()
+        return b"".join(map(SharedContents(store, job_id).read, found.parts or ())).decode()
 
     def write_file(self, name: str, text: str = "", job_id: str = "job") -> None:
         # Before, the coordinator makes its folder equal to the one in the bucket.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from timonel.containers.credentials import Credentials, credentials_for
+from timonel.containers.credentials import RegistryCredentials, credentials_for
 from timonel.errors import InputError
 
 _AUTH = base64.b64encode(b"ada:s3cret:x").decode()
@@ -20,13 +20,15 @@ def write(path: Path, **content: object) -> None:
 @pytest.mark.parametrize("key", ["r.example:5000", "https://r.example:5000/v2/"])
 def test_dockers_file(home: Path, key: str) -> None:
     write(home / ".docker/config.json", auths={key: {"auth": _AUTH}})
-    assert credentials_for("r.example:5000", {}, home) == Credentials("ada", "s3cret:x")
+    assert credentials_for("r.example:5000", {}, home) == RegistryCredentials("ada", "s3cret:x")
     assert credentials_for("other.example", {}, home) is None
 
 
 def test_docker_hubs_own_key(home: Path) -> None:
     write(home / ".docker/config.json", auths={"https://index.docker.io/v1/": {"auth": _AUTH}})
-    assert credentials_for("registry-1.docker.io", {}, home) == Credentials("ada", "s3cret:x")
+    assert credentials_for("registry-1.docker.io", {}, home) == RegistryCredentials(
+        "ada", "s3cret:x"
+    )
 
 
 def test_an_identity_token(home: Path) -> None:
@@ -42,11 +44,11 @@ def test_an_identity_token(home: Path) -> None:
 
 def test_podmans_file_and_the_one_that_a_variable_names(home: Path, tmp_path: Path) -> None:
     write(home / ".config/containers/auth.json", auths={"r.example": {"auth": _AUTH}})
-    assert credentials_for("r.example", {}, home) == Credentials("ada", "s3cret:x")
+    assert credentials_for("r.example", {}, home) == RegistryCredentials("ada", "s3cret:x")
     other = base64.b64encode(b"bob:1").decode()
     write(tmp_path / "auth.json", auths={"r.example": {"auth": other}})
     variables = {"REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")}
-    assert credentials_for("r.example", variables, home) == Credentials("bob", "1")
+    assert credentials_for("r.example", variables, home) == RegistryCredentials("bob", "1")
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("config", [{"credHelpers": {"r.example": "test"}}, {"credsStore": "test"}])
 def test_credential_helpers(home: Path, helper: Path, config: dict[str, object]) -> None:
     write(home / ".docker/config.json", **config)
-    assert credentials_for("r.example", {}, home) == Credentials("eve", "k")
+    assert credentials_for("r.example", {}, home) == RegistryCredentials("eve", "k")
     assert credentials_for("other.example", {}, home) is None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.containers.registry_server import RegistryServer
 from timonel.containers import transport
-from timonel.containers.credentials import Credentials
+from timonel.containers.credentials import RegistryCredentials
 from timonel.containers.image import MANIFEST_TYPE
 from timonel.containers.layers import Layer, LayerFile, write_layer
 from timonel.containers.reference import Reference
@@ -22,7 +22,7 @@ from timonel.storage.digests import digest_bytes
 
 
 def opened(server: RegistryServer, name: str = "team/app:v1", user: str = "") -> Registry:
-    known = Credentials(*user.split(":")) if user else None
+    known = RegistryCredentials(*user.split(":")) if user else None
     return Registry(Reference.parse(f"{server.host}/{name}"), credentials=known)
 
 

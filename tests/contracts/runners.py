@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from timonel.data.runners import Report, Runner
-from timonel.data.shards import ConversionJournal, Job, ShardOutcome, ShardPlan, write_one
+from timonel.data.shards import ConversionJob, ConversionJournal, ShardOutcome, ShardPlan, write_one
 from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.images import ImageFolderSource
 from timonel.data.sources.table import TableSource
@@ -128,7 +128,7 @@ def images(folder: Path) -> ImageFolderSource:
 
 def planned(
     source: Source, folder: Path, several: Sequence[str] = ()
-) -> tuple[Job, list[ShardPlan]]:
+) -> tuple[ConversionJob, list[ShardPlan]]:
     """Return a conversion with its plan in a journal; ``several`` are labels of one record."""
     folder.mkdir()
     journal = ConversionJournal(folder)
@@ -140,4 +140,4 @@ def planned(
     ]
     journal.begin(journal.write_plan(plans, iter(entries)))
     labels = {label: number for number, label in enumerate(several)} or _LABELS
-    return Job(source, journal, labels, is_multilabel=bool(several)), plans
+    return ConversionJob(source, journal, labels, is_multilabel=bool(several)), plans

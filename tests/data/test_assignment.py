@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from timonel.data.assignment import SplitAssignment, assign
-from timonel.data.catalogue import Catalogue, Identical
+from timonel.data.catalogue import IdenticalGroups, RecordCatalogue
 from timonel.data.schema import SPLITS, Split
 from timonel.data.sources import Entry, Scan, Source
 from timonel.data.splits import DEFAULT_FRACTIONS, Fractions
@@ -46,8 +46,8 @@ def entry(index: int, split: Split | None = None, group: str | None = None) -> E
 
 def divided(
     database: Path, entries: Iterable[Entry], fractions: Fractions | None = None, seed: int = 0
-) -> tuple[dict[Split, list[Entry]], SplitAssignment, Identical]:
-    with closing(Catalogue(database, seed)) as catalogue:
+) -> tuple[dict[Split, list[Entry]], SplitAssignment, IdenticalGroups]:
+    with closing(RecordCatalogue(database, seed)) as catalogue:
         catalogue.add(Scan(entries, "classification"))
         identical = catalogue.find_identical(cast("Source", Exact()))
         assignment = assign(catalogue, fractions, by_label=True)
@@ -231,7 +231,7 @@ def test_two_records_with_one_key(database: Path) -> None:
 
 
 def test_labels_are_numbers_for_a_regression(database: Path) -> None:
-    with closing(Catalogue(database, 0)) as catalogue:
+    with closing(RecordCatalogue(database, 0)) as catalogue:
         entries = [Entry(f"{i}", i / 7, 10) for i in range(20)]
         catalogue.add(Scan(entries, "regression"))
         catalogue.find_identical(cast("Source", Exact()))

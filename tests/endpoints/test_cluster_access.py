@@ -12,7 +12,7 @@ from tests.serving.auth.certificates import Authority
 from timonel.endpoints import Endpoint, deploy
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.engine import engine_of
-from timonel.endpoints.folder import EndpointStatus, VersionStatus
+from timonel.endpoints.folder import EndpointStatus, ObservedVersion
 from timonel.endpoints.gateway.parts import Secrets
 from timonel.errors import EngineError, ServingError, SpecError
 from timonel.storage import Workspace
@@ -162,7 +162,7 @@ def test_contents_are_removed_with_the_endpoint(
 
 def test_a_deployment_waits_for_its_keys(bucket: Workspace, model: str, keys: Path) -> None:
     made = deployed(bucket, model, api_keys=keys)
-    status = EndpointStatus(routed=1, applied=1, versions={3: VersionStatus(ready=1)}, at=9e9)
+    status = EndpointStatus(routed=1, applied=1, versions={3: ObservedVersion(ready=1)}, at=9e9)
     made.folder.write_status(status)
     with pytest.raises(ServingError, match="is not ready after 0 s"):
         made.wait(0.0)

@@ -9,8 +9,8 @@ from timonel.endpoints.folder import (
     STALE_S,
     EndpointFolder,
     EndpointStatus,
+    ObservedVersion,
     Revision,
-    VersionStatus,
     list_endpoints,
     open_endpoint,
 )
@@ -127,7 +127,7 @@ def test_an_unreadable_status_is_empty(folder: EndpointFolder) -> None:
 
 
 def test_a_status_gets_stale() -> None:
-    status = EndpointStatus(routed=1, versions={1: VersionStatus(ready=1)}, at=1000.0)
+    status = EndpointStatus(routed=1, versions={1: ObservedVersion(ready=1)}, at=1000.0)
     assert status.state(1000.0 + STALE_S - 1) == "ready"
     assert status.state(1000.0 + STALE_S) == "stale"
     assert EndpointStatus().state(1000.0) == "starting", "nothing has been published yet"

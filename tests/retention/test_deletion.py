@@ -13,7 +13,7 @@ from timonel import delete, prune
 from timonel.endpoints.folder import EndpointFolder
 from timonel.endpoints.spec import EndpointSpec
 from timonel.engines import JobState, JobStatus
-from timonel.engines.local.folder import JobFolder, Record
+from timonel.engines.local.folder import JobFolder, JobRecord
 from timonel.errors import NotFoundError, SpecError
 from timonel.models.repository import workspace_models
 from timonel.models.schema import VERSION_FILE
@@ -54,7 +54,7 @@ def trained(
     job = JobFolder(workspace.jobs / run_id)
     (job.root / "logs").mkdir(parents=True)
     (job.root / "logs" / "chief-0.log").write_text("x" * 100)
-    job.write(Record(JobStatus(job_id=run_id, state=JobState.SUCCEEDED)))
+    job.write(JobRecord(JobStatus(job_id=run_id, state=JobState.SUCCEEDED)))
 
 
 def published(workspace: Workspace, name: str, number: int, run_id: str) -> Path:
@@ -200,7 +200,7 @@ def test_what_runs_is_never_deleted(workspace: Workspace) -> None:
     trained(workspace, "train-1")
     running = JobStatus(job_id="train-1", state=JobState.RUNNING)
     job = JobFolder(workspace.jobs / "train-1")
-    job.write(Record(running, supervisor=own_identity()))
+    job.write(JobRecord(running, supervisor=own_identity()))
     with pytest.raises(SpecError, match="it is running: stop it first"):
         delete("job", "train-1", workspace=workspace, force=True)
     start_run(workspace, "convert", run_id="convert-1")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timonel.retention.plan import Item, Key, Plan, expired, plan
+from timonel.retention.plan import DeletionPlan, Item, Key, expired, plan
 
 NAMES = [("run", str(number)) for number in range(5)]
 KEYS = st.sets(st.sampled_from(NAMES))
@@ -86,7 +86,9 @@ def test_what_stays_keeps_its_parts() -> None:
     known = items(
         the("1", parts=frozenset({job.key})), job, the("export", needs=frozenset({("run", "1")}))
     )
-    assert plan(known, [("run", "1")]) == Plan((), {("run", "1"): "run export was made from it"})
+    assert plan(known, [("run", "1")]) == DeletionPlan(
+        (), {("run", "1"): "run export was made from it"}
+    )
     assert plan(known, [("run", "1"), job.key]).deleted == (job.key,)
 
 
@@ -97,7 +99,7 @@ def test_reasons_name_what_needs_an_item_through_the_whole_chain() -> None:
         Item(("model", "cats/3"), needs=frozenset({("run", "train")}), pin="it is champion"),
     )
     found = plan(known, [("run", "data"), ("run", "train")])
-    assert found == Plan(
+    assert found == DeletionPlan(
         (),
         {
             ("run", "train"): "model cats/3 was made from it",

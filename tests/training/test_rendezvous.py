@@ -14,14 +14,14 @@ from timonel.storage import Workspace
 from timonel.tracking import list_runs, open_run
 from timonel.training import rendezvous
 from timonel.training.cluster import Cluster
-from timonel.training.request import JobOptions, Request, check_request
+from timonel.training.request import JobOptions, TrainingRequest, check_request
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec, read_spec
 
 OPTIONS = JobOptions(seed=3)
 
 
-def request(script: Path, **changes: Any) -> Request:
+def request(script: Path, **changes: Any) -> TrainingRequest:
     options = {"data": None, "settings": Settings(), "params": {}, "args": ("1",), **changes}
     return check_request(script, **options)  # type: ignore[arg-type] # the values fit
 

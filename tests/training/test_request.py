@@ -8,7 +8,7 @@ import pytest
 
 from timonel.data import Dataset
 from timonel.errors import CorruptError, NotFoundError, SpecError
-from timonel.training.request import Request, check_request
+from timonel.training.request import TrainingRequest, check_request
 from timonel.training.settings import OPTION_NAMES, Settings
 
 
@@ -19,7 +19,7 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def check(entry: object, **changes: Any) -> Request:
+def check(entry: object, **changes: Any) -> TrainingRequest:
     options: dict[str, Any] = {
         "data": None,
         "params": None,

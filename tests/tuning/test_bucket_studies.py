@@ -18,8 +18,8 @@ from timonel.storage import Workspace, find_workspace
 from timonel.tracking import list_runs
 from timonel.training.jobs import list_jobs
 from timonel.tuning import Study, lease, list_studies, open_study, resume, tune
-from timonel.tuning.controller import Controller
-from timonel.tuning.lease import ControllerLease, LostLeaseError
+from timonel.tuning.controller import StudyController
+from timonel.tuning.lease import ControllerLease, LostStudyError
 
 pytestmark = [pytest.mark.enable_socket, pytest.mark.process, pytest.mark.timeout(300)]
 Machine = Callable[[str], Workspace]
@@ -63,7 +63,7 @@ def start_and_die(workspace: Workspace, name: str, *fixed: str) -> None:
             raise RuntimeError("killed")
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Controller, "_stop_all", lambda _: None)
+        patched.setattr(StudyController, "_stop_all", lambda _: None)
         patched.setattr(ControllerLease, "held", _held_until_death)
         with pytest.raises(RuntimeError, match="killed"):
             study(workspace, name, *fixed, trials=1, notify=kill)
@@ -139,12 +139,12 @@ def test_a_controller_that_was_cut_off_leaves_the_study_alone(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there, here = machine("b"), machine("a")  # whose cache the jobs use
-    stopped: list[Controller] = []
+    stopped: list[StudyController] = []
 
-    def stop_all(controller: Controller) -> None:
+    def stop_all(controller: StudyController) -> None:
         stopped.append(controller)
 
-    monkeypatch.setattr(Controller, "_stop_all", stop_all)
+    monkeypatch.setattr(StudyController, "_stop_all", stop_all)
     monkeypatch.setattr(lease, "SILENT_S", 0.0)
 
     def take_over(event: str, *_: object) -> None:
@@ -154,7 +154,7 @@ def test_a_controller_that_was_cut_off_leaves_the_study_alone(
             with successor.lease.held():
                 pass
 
-    with pytest.raises(LostLeaseError, match="the study cut continues on the machine"):
+    with pytest.raises(LostStudyError, match="the study cut continues on the machine"):
         study(here, "cut", trials=3, notify=take_over)
     assert stopped == []
     assert len(open_study(there, "cut").trials) == 1, "it started no other trial"

@@ -13,7 +13,7 @@ import pytest
 from timonel.errors import SpecError
 from timonel.storage.object_store import ObjectStore
 from timonel.tuning import lease
-from timonel.tuning.lease import ControllerLease, LostLeaseError
+from timonel.tuning.lease import ControllerLease, LostStudyError
 
 Machine = Callable[[str], ControllerLease]
 
@@ -76,7 +76,7 @@ def test_a_controller_that_comes_back_finds_its_successor(
     early = machine("a")
     kill(early)
     with machine("b").held(wait=lambda _: None):
-        with pytest.raises(LostLeaseError, match="the study digits continues on the machine"):
+        with pytest.raises(LostStudyError, match="the study digits continues on the machine"):
             early.check()
         assert early.is_lost
 

@@ -27,7 +27,7 @@ from timonel.errors import (
 from timonel.storage import Workspace
 from timonel.tracking import list_runs
 from timonel.tuning import Study, list_studies, open_study, resume, tune
-from timonel.tuning.controller import Controller
+from timonel.tuning.controller import StudyController
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 X = "x=float(0,1)"
@@ -411,7 +411,7 @@ def test_the_next_controller_stops_a_trial_that_a_rule_gave_up(
             raise RuntimeError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Controller, "_stop_all", lambda _: None)  # its job goes on
+        patched.setattr(StudyController, "_stop_all", lambda _: None)  # its job goes on
         with pytest.raises(RuntimeError, match="killed"):
             study(workspace, "halted", X, "epochs=300", "pause=0.1", trials=1, notify=kill)
     found = open_study(workspace, "halted").load()

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from timonel.batch.plan import OutputFormat, ShardPlan
+from timonel.batch.plan import OutputFormat, PartPlan
 from timonel.batch.shards import PredictionJournal
 from timonel.batch.writers import join
 from timonel.data.manifest import Rejected
@@ -116,7 +116,7 @@ def is_published(out: Path, journal: PredictionJournal) -> bool:
 
 def publish(
     output: Output,
-    plans: Sequence[ShardPlan],
+    plans: Sequence[PartPlan],
     journal: PredictionJournal,
     run_id: str,
     *,

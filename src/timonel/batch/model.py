@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from timonel.batch.plan import JobSpec
+from timonel.batch.plan import PredictionSpec
 from timonel.batch.readers import Failure, Rows
 from timonel.batch.tables import to_input
 from timonel.errors import InputError, ModelError
@@ -64,7 +64,7 @@ class BatchModel:
         ModelError: The version cannot be loaded, or lacks the signature.
     """
 
-    def __init__(self, job: JobSpec, log: Path) -> None:
+    def __init__(self, job: PredictionSpec, log: Path) -> None:
         self._name = name = job.model
         path = Path(job.path)
         # As many batches at the same time as cores, with one thread each: no operation waits.

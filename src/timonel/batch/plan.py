@@ -28,7 +28,7 @@ _PARQUET_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
-class ShardPlan:
+class PartPlan:
     """A part of the input, predicted and written as a whole.
 
     Args:
@@ -65,7 +65,7 @@ class ShardPlan:
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class PredictionSpec:
     """A batch prediction as plain values, for workers on any machine that sees the files.
 
     Args:
@@ -112,7 +112,7 @@ class JobSpec:
 
 def plan_shards(
     files: Sequence[InputFile], ending: OutputFormat, *, has_images: bool = False
-) -> list[ShardPlan]:
+) -> list[PartPlan]:
     """Cut the input into shards, independent of machine and runner.
 
     Args:
@@ -131,7 +131,7 @@ def plan_shards(
     return [replace(shard, name=f"{number:05d}.{ending}") for number, shard in enumerate(found)]
 
 
-def digest_of(files: Sequence[InputFile], job: JobSpec) -> str:
+def digest_of(files: Sequence[InputFile], job: PredictionSpec) -> str:
     """Return the digest of all that determines the predictions; not of the files' content."""
     sha = hashlib.sha256(json.dumps(asdict(job), sort_keys=True).encode())
     for file in files:
@@ -139,24 +139,24 @@ def digest_of(files: Sequence[InputFile], job: JobSpec) -> str:
     return sha.hexdigest()
 
 
-def _image_shards(files: Sequence[InputFile]) -> Iterator[ShardPlan]:
+def _image_shards(files: Sequence[InputFile]) -> Iterator[PartPlan]:
     images: list[tuple[str, str]] = []
     size = 0
     for file in files:
         images.append((file.key, file.uri))
         size += file.size
         if len(images) == _SHARD_IMAGES or size >= 4 * _SHARD_BYTES:
-            yield ShardPlan("", "images", len(images), images=tuple(images))
+            yield PartPlan("", "images", len(images), images=tuple(images))
             images, size = [], 0
     if images:
-        yield ShardPlan("", "images", len(images), images=tuple(images))
+        yield PartPlan("", "images", len(images), images=tuple(images))
 
 
-def _shard(file: InputFile, first: int, offset: int, records: int) -> ShardPlan:
-    return ShardPlan("", file.format, records, file.uri, file.modified, file.key, first, offset)
+def _shard(file: InputFile, first: int, offset: int, records: int) -> PartPlan:
+    return PartPlan("", file.format, records, file.uri, file.modified, file.key, first, offset)
 
 
-def _csv_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+def _csv_shards(file: InputFile, most: int) -> Iterator[PartPlan]:
     rows = len(read_csv(file.uri, file.modified))
     total = max(1, min(rows, file.size // _SHARD_BYTES), -(-rows // most))
     for start, end in itertools.pairwise(rows * index // total for index in range(total + 1)):
@@ -164,13 +164,13 @@ def _csv_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
             yield _shard(file, start, 0, end - start)
 
 
-def _line_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+def _line_shards(file: InputFile, most: int) -> Iterator[PartPlan]:
     with open_lines(file.location) as lines:
         sizes = ((len(line), bool(line.strip())) for line in lines)
         yield from _byte_shards(file, sizes, None if file.is_compressed else most)
 
 
-def _record_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+def _record_shards(file: InputFile, most: int) -> Iterator[PartPlan]:
     records = RecordFile(file.location)
     sizes = ((FRAME_BYTES + span.length, True) for span in records.spans())
     yield from _byte_shards(file, sizes, None if records.is_compressed else most)
@@ -178,7 +178,7 @@ def _record_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
 
 def _byte_shards(
     file: InputFile, sizes: Iterator[tuple[int, bool]], most: int | None
-) -> Iterator[ShardPlan]:
+) -> Iterator[PartPlan]:
     """Cut a file after 16 MiB each.
 
     Args:
@@ -197,7 +197,7 @@ def _byte_shards(
         yield _shard(file, first, offset, count)
 
 
-def _parquet_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
+def _parquet_shards(file: InputFile, most: int) -> Iterator[PartPlan]:
     with open_parquet(file.location) as content:
         groups = content.metadata
         counts = [groups.row_group(index).num_rows for index in range(groups.num_row_groups)]
@@ -209,7 +209,7 @@ def _parquet_shards(file: InputFile, most: int) -> Iterator[ShardPlan]:
             first, offset, count = first + count, index + 1, 0
 
 
-_CUTS: Mapping[str, Callable[[InputFile, int], Iterator[ShardPlan]]] = {
+_CUTS: Mapping[str, Callable[[InputFile, int], Iterator[PartPlan]]] = {
     "csv": _csv_shards,
     "jsonl": _line_shards,
     "parquet": _parquet_shards,

@@ -31,7 +31,7 @@ from timonel.batch.destination import (
 )
 from timonel.batch.inputs import Inputs, find_inputs
 from timonel.batch.model import BatchModel, check_signature, default_batch_size
-from timonel.batch.plan import JobSpec, OutputFormat, ShardPlan, digest_of, plan_shards
+from timonel.batch.plan import OutputFormat, PartPlan, PredictionSpec, digest_of, plan_shards
 from timonel.batch.predict_options import BatchOptions
 from timonel.batch.readers import ReadImage
 from timonel.batch.remote import PortablePrediction
@@ -201,14 +201,14 @@ def predict_batch(
         return done
 
 
-def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> JobSpec:
+def _job(request: _Request, place: Workspace, journal: PredictionJournal) -> PredictionSpec:
     """Choose the version, and match its inputs with the columns of the files."""
     version = _version(request.reference, request.version, place, journal)
     signature = _signature(version, request.signature)
     wanted = [*request.keep, *([] if request.key is None else [request.key])]
     check_outputs(signature, request.keep, has_labels=request.found.labels is not None)
     columns = match_columns(request.found, signature, wanted)
-    return JobSpec(
+    return PredictionSpec(
         model=version.name,
         version=version.number,
         path=str(version.path.absolute()),
@@ -248,8 +248,8 @@ def _run(
     request: _Request,
     place: Workspace,
     journal: PredictionJournal,
-    job: JobSpec,
-    plans: Sequence[ShardPlan],
+    job: PredictionSpec,
+    plans: Sequence[PartPlan],
     report: _Progress,
 ) -> BatchPrediction:
     """Predict, publish, and record the run."""
@@ -323,8 +323,8 @@ def _input_artifacts(request: _Request, read: Sequence[ReadImage]) -> Iterator[A
 
 
 def _predict(
-    job: JobSpec,
-    plans: Sequence[ShardPlan],
+    job: PredictionSpec,
+    plans: Sequence[PartPlan],
     journal: PredictionJournal,
     report: _Progress,
     runner: RemoteRunner | None,
@@ -400,14 +400,14 @@ def _signature(version: ModelVersion, name: str) -> Signature:
         raise ModelError(f"cannot read {version}: {error}") from error
 
 
-def _model_artifact(job: JobSpec) -> Artifact:
+def _model_artifact(job: PredictionSpec) -> Artifact:
     """Return the version as `timonel.export` records it, so that lineage joins the two."""
     metadata = {"model": job.model, "version": job.version}
     name = f"{job.model}/{job.version}"
     return Artifact("model", job.path, digest_tree(Path(job.path)), name, metadata)
 
 
-def _params(job: JobSpec, request: _Request) -> dict[str, object]:
+def _params(job: PredictionSpec, request: _Request) -> dict[str, object]:
     return {
         "model": f"{job.model}/{job.version}",
         "inputs": [str(path) for path in request.paths],

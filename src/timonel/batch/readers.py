@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from timonel.batch.plan import RECORD, JobSpec, ShardPlan
+from timonel.batch.plan import RECORD, PartPlan, PredictionSpec
 from timonel.batch.tables import Column, read_csv
 from timonel.data.examples import decode_example
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
@@ -97,7 +97,7 @@ class Rows:
 Load = Callable[[], Rows]
 
 
-def read_batches(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def read_batches(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     """Yield a function per batch that reads its rows.
 
     Raises:
@@ -108,14 +108,14 @@ def read_batches(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
         yield partial(_with_images, load, plan.uri, job) if job.images else load
 
 
-def _images(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def _images(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     (name,) = job.columns
     for start in range(0, plan.records, job.batch_size):
         keys, uris = zip(*plan.images[start : start + job.batch_size], strict=True)
         yield partial(Rows, keys, {name: uris})
 
 
-def _with_images(load: Load, table: str, job: JobSpec) -> Rows:
+def _with_images(load: Load, table: str, job: PredictionSpec) -> Rows:
     """Load rows; replace texts in columns of images, which name files, by their content."""
     rows = load()
     files = ListedFiles(Location(table) if table else None, job.allow_http, job.allow_private)
@@ -161,7 +161,7 @@ def _read_image(files: ListedFiles, name: str) -> bytes:
     return content
 
 
-def _csv(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def _csv(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     file = read_csv(plan.uri, plan.modified)
     for start in range(0, plan.records, job.batch_size):
         keys = plan.keys(start, min(job.batch_size, plan.records - start))
@@ -172,7 +172,7 @@ def _csv(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
         yield partial(_of_table, part, keys, job, wrong)
 
 
-def _parquet(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def _parquet(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     names = {*job.columns.values(), *job.keep, *([job.key] if job.key else [])}
     start = 0
     with open_parquet(plan.location) as file:
@@ -186,7 +186,10 @@ def _parquet(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
 
 
 def _of_table(
-    table: pa.Table, keys: Sequence[str], job: JobSpec, wrong: Mapping[int, str] | None = None
+    table: pa.Table,
+    keys: Sequence[str],
+    job: PredictionSpec,
+    wrong: Mapping[int, str] | None = None,
 ) -> Rows:
     """Return the rows of a table.
 
@@ -214,7 +217,7 @@ def _of_table(
     return replace(found, keys=[key for key in values if key])
 
 
-def _jsonl(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def _jsonl(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     with open_lines(plan.location) as file:
         if plan.offset:
             file.seek(plan.offset)
@@ -222,7 +225,7 @@ def _jsonl(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
         yield from _in_batches(lines, plan, job, _parse_line)
 
 
-def _parse_line(line: bytes, job: JobSpec) -> Mapping[str, Any]:
+def _parse_line(line: bytes, job: PredictionSpec) -> Mapping[str, Any]:
     try:
         value = orjson.loads(line)
     except ValueError:
@@ -242,12 +245,12 @@ def _loads(line: bytes) -> Any:
         raise ValueError(f"not JSON: {reason}") from error
 
 
-def _tfrecord(plan: ShardPlan, job: JobSpec) -> Iterator[Load]:
+def _tfrecord(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
     payloads = (payload for _, payload in RecordFile(plan.location).payloads(plan.offset))
     yield from _in_batches(itertools.islice(payloads, plan.records), plan, job, _parse_record)
 
 
-def _parse_record(payload: bytes | None, job: JobSpec) -> Mapping[str, Any]:
+def _parse_record(payload: bytes | None, job: PredictionSpec) -> Mapping[str, Any]:
     if payload is None:
         raise ValueError("a wrong checksum")
     if RECORD in job.columns.values():
@@ -261,9 +264,9 @@ def _parse_record(payload: bytes | None, job: JobSpec) -> Mapping[str, Any]:
 
 def _in_batches(
     lines: Iterator[Any],
-    plan: ShardPlan,
-    job: JobSpec,
-    parse: Callable[[Any, JobSpec], Mapping[str, Any]],
+    plan: PartPlan,
+    job: PredictionSpec,
+    parse: Callable[[Any, PredictionSpec], Mapping[str, Any]],
 ) -> Iterator[Load]:
     start = 0
     while batch := list(itertools.islice(lines, job.batch_size)):
@@ -274,8 +277,8 @@ def _in_batches(
 def _parse_all(
     lines: Sequence[Any],
     keys: Sequence[str],
-    job: JobSpec,
-    parse: Callable[[Any, JobSpec], Mapping[str, Any]],
+    job: PredictionSpec,
+    parse: Callable[[Any, PredictionSpec], Mapping[str, Any]],
 ) -> Rows:
     truth = (
         {} if job.labels is None else {(TRUE_LABEL if job.labels else TRUE_VALUE): LABEL_FEATURE}
@@ -307,7 +310,7 @@ def _parse_all(
     return Rows(found, {name: columns[name] for name in job.columns}, kept, failures)
 
 
-def _key(row: Mapping[str, Any], default: str, job: JobSpec) -> str:
+def _key(row: Mapping[str, Any], default: str, job: PredictionSpec) -> str:
     if job.key is not None:
         if not _is_filled(row.get(job.key)):
             raise KeyError(job.key)
@@ -331,7 +334,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-_READERS: Mapping[str, Callable[[ShardPlan, JobSpec], Iterator[Load]]] = {
+_READERS: Mapping[str, Callable[[PartPlan, PredictionSpec], Iterator[Load]]] = {
     "images": _images,
     "csv": _csv,
     "parquet": _parquet,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from timonel.batch.model import BatchModel
-from timonel.batch.plan import JobSpec, ShardPlan
+from timonel.batch.plan import PartPlan, PredictionSpec
 from timonel.batch.shards import PredictionJournal, predict_all
 from timonel.data.runners.base import ShardWriter
 from timonel.data.runners.worker_wheel import all_packages
@@ -20,7 +20,7 @@ from timonel.storage.atomic import temporary_prefix
 class PortablePrediction:
     """A batch prediction, from which each process of a worker makes its own model."""
 
-    job: JobSpec
+    job: PredictionSpec
 
     def journal(self, root: Path) -> PredictionJournal:
         """Return the journal in a folder."""
@@ -41,7 +41,7 @@ class PortablePrediction:
 
 
 class _Writer(ShardWriter):
-    def __init__(self, job: JobSpec) -> None:
+    def __init__(self, job: PredictionSpec) -> None:
         self._job = job
         self._folder = tempfile.TemporaryDirectory(prefix=temporary_prefix())
         log = Path(self._folder.name, "model.log")
@@ -50,7 +50,7 @@ class _Writer(ShardWriter):
         weakref.finalize(self, self._model.close)
 
     def write(
-        self, plan: ShardPlan, journal: PredictionJournal, tick: Callable[[int], None]
+        self, plan: PartPlan, journal: PredictionJournal, tick: Callable[[int], None]
     ) -> None:
         for _ in predict_all([plan], self._job, self._model, journal, tick):
             pass

@@ -15,7 +15,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from timonel.batch.model import BatchModel, Predicted
-from timonel.batch.plan import JobSpec, ShardPlan
+from timonel.batch.plan import PartPlan, PredictionSpec
 from timonel.batch.readers import Failure, Load, ReadImage, read_batches
 from timonel.batch.writers import Writer
 from timonel.data.journal import Journal, Outcome
@@ -53,8 +53,8 @@ class PredictionJournal(Journal[PredictionOutcome]):
 
 
 def predict_all(
-    plans: Sequence[ShardPlan],
-    job: JobSpec,
+    plans: Sequence[PartPlan],
+    job: PredictionSpec,
     model: BatchModel,
     journal: PredictionJournal,
     tick: Tick,
@@ -82,7 +82,7 @@ def predict_all(
 
 
 def _ahead(
-    plans: Iterable[ShardPlan], job: JobSpec, model: BatchModel
+    plans: Iterable[PartPlan], job: PredictionSpec, model: BatchModel
 ) -> Generator[Result | None, None, None]:
     """Yield the result of each batch in order, and None after each shard."""
     calls = (partial(_predict, load, model) for load in _loads(plans, job))
@@ -90,7 +90,7 @@ def _ahead(
     return call_ahead(calls, threads=2 * model.threads, ahead=4 * model.threads, name="predict")
 
 
-def _loads(plans: Iterable[ShardPlan], job: JobSpec) -> Iterator[Load | None]:
+def _loads(plans: Iterable[PartPlan], job: PredictionSpec) -> Iterator[Load | None]:
     for plan in plans:
         yield from read_batches(plan, job)
         yield None
@@ -105,8 +105,8 @@ def _predict(load: Load | None, model: BatchModel) -> Result | None:
 
 
 def _write(
-    plan: ShardPlan,
-    job: JobSpec,
+    plan: PartPlan,
+    job: PredictionSpec,
     journal: PredictionJournal,
     results: Iterable[Result | None],
     tick: Tick,

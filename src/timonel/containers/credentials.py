@@ -23,7 +23,7 @@ _HUB_KEYS = ("https://index.docker.io/v1/", "docker.io", "index.docker.io")
 
 
 @dataclass(frozen=True)
-class Credentials:
+class RegistryCredentials:
     """User and password of a registry, or an identity token instead of a password."""
 
     user: str
@@ -43,7 +43,7 @@ class Credentials:
 
 def credentials_for(
     host: str, environment: Mapping[str, str], home: Path | None = None
-) -> Credentials | None:
+) -> RegistryCredentials | None:
     """Return the credentials for a registry; None if no file has any.
 
     Raises:
@@ -84,7 +84,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _credentials(config: Mapping[str, Any], key: str, *, ask: bool) -> Credentials | None:
+def _credentials(config: Mapping[str, Any], key: str, *, ask: bool) -> RegistryCredentials | None:
     auths = config.get("auths") or {}
     helper = (config.get("credHelpers") or {}).get(key)
     if helper is None and ask and not auths.get(key):
@@ -93,7 +93,7 @@ def _credentials(config: Mapping[str, Any], key: str, *, ask: bool) -> Credentia
         return _ask(f"docker-credential-{helper}", key)
     entry = auths.get(key) or {}
     if token := entry.get("identitytoken"):
-        return Credentials("<token>", token)
+        return RegistryCredentials("<token>", token)
     if not (auth := entry.get("auth")):
         return None
     try:
@@ -102,10 +102,10 @@ def _credentials(config: Mapping[str, Any], key: str, *, ask: bool) -> Credentia
         colon = ""
     if not colon:
         raise InputError(f"the credentials of {key} are damaged", hint="log in again")
-    return Credentials(user, password.rstrip("\0"))
+    return RegistryCredentials(user, password.rstrip("\0"))
 
 
-def _ask(program: str, key: str) -> Credentials | None:
+def _ask(program: str, key: str) -> RegistryCredentials | None:
     try:
         answer = subprocess.run(
             [program, "get"],
@@ -127,6 +127,6 @@ def _ask(program: str, key: str) -> Credentials | None:
         raise InputError(f"the credential helper {program} failed: {text}", hint="log in again")
     try:
         found = json.loads(answer.stdout)
-        return Credentials(found["Username"], found["Secret"])
+        return RegistryCredentials(found["Username"], found["Secret"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"the credential helper {program} sent no credentials") from error

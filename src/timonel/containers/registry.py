@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from timonel.containers.credentials import Credentials, credentials_for
+from timonel.containers.credentials import RegistryCredentials, credentials_for
 from timonel.containers.image import INDEX_TYPE, MANIFEST_TYPE, parse_manifest
 from timonel.containers.layers import Layer
 from timonel.containers.reference import Reference
@@ -49,7 +49,7 @@ class Registry:
         reference: Reference,
         *,
         plain_http: bool | None = None,
-        credentials: Credentials | None = None,
+        credentials: RegistryCredentials | None = None,
     ) -> None:
         self.reference = reference
         if plain_http is None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from timonel.data.given_schema import GivenSchema, schema_of
     from timonel.data.inspection import (
         Comparison,
+        DatasetReport,
         Inspection,
         Profile,
         Record,
-        Report,
         Verification,
         diff,
         inspect,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Comparison",
     "Dataset",
+    "DatasetReport",
     "DatasetSummary",
     "GivenSchema",
     "ImagePreprocessing",
@@ -47,7 +48,6 @@ __all__ = [
     "Preprocessing",
     "Profile",
     "Record",
-    "Report",
     "TablePreprocessing",
     "Verification",
     "convert",
@@ -74,7 +74,7 @@ __getattr__, __dir__ = lazy_names(
             "Inspection",
             "Profile",
             "Record",
-            "Report",
+            "DatasetReport",
             "Verification",
             "diff",
             "inspect",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from timonel.data.catalogue import Catalogue
+from timonel.data.catalogue import RecordCatalogue
 from timonel.data.schema import SPLITS, Split
 from timonel.data.splits import DEFAULT_FRACTIONS, FEW, VALIDATION_FRACTIONS, Fractions
 from timonel.errors import DataError
@@ -26,7 +26,7 @@ class SplitAssignment:
 
 
 def assign(
-    catalogue: Catalogue,
+    catalogue: RecordCatalogue,
     fractions: Fractions | None,
     *,
     by_label: bool,
@@ -68,7 +68,7 @@ def assign(
     return SplitAssignment((train, validation, test), given, left_out, warnings)
 
 
-def _spread(catalogue: Catalogue) -> list[str]:
+def _spread(catalogue: RecordCatalogue) -> list[str]:
     """Warn of identical records in several splits, because their groups are."""
     count = catalogue.spread_copies()
     if not count:
@@ -77,7 +77,7 @@ def _spread(catalogue: Catalogue) -> list[str]:
     return [f"{what} in several splits, as --group-by demands: check the groups"]
 
 
-def _complete(catalogue: Catalogue, fractions: Fractions, *, by_label: bool) -> list[str]:
+def _complete(catalogue: RecordCatalogue, fractions: Fractions, *, by_label: bool) -> list[str]:
     """Move records so that train has every label and no split is empty; return warnings."""
     warnings = []
     labels = catalogue.move_to_train(by_label=by_label)
@@ -105,7 +105,7 @@ def _filled(split: Split) -> str:
     return f"the {split} split would be empty: records were moved to it"
 
 
-def _check(catalogue: Catalogue, *, by_label: bool) -> None:
+def _check(catalogue: RecordCatalogue, *, by_label: bool) -> None:
     if not catalogue.counts()["train"]:
         raise DataError(
             "the source assigns no records to the training split",

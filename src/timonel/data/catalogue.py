@@ -47,7 +47,7 @@ WHERE assigned IS NOT held ORDER BY key
 
 
 @dataclass(frozen=True)
-class Identical:
+class IdenticalGroups:
     """Groups of identical records; ``first`` has those with contradictory labels before others."""
 
     first: tuple[Duplicate, ...]
@@ -55,7 +55,7 @@ class Identical:
     contradictions: int
 
 
-class Catalogue:
+class RecordCatalogue:
     """Records of one scan, in a database file that replaces an existing one. Not thread-safe."""
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -124,7 +124,7 @@ class Catalogue:
         """Return the bytes of each split."""
         return self._of_splits("SUM(size)")
 
-    def find_identical(self, source: Source) -> Identical:
+    def find_identical(self, source: Source) -> IdenticalGroups:
         """Find identical records; only records of the same group are read."""
         self._db.execute(
             "CREATE TEMP TABLE suspects AS SELECT key, label, size, ref, content FROM records "
@@ -152,7 +152,7 @@ class Catalogue:
         named = self._db.execute(
             "SELECT digest FROM identical ORDER BY agree, first LIMIT ?", (NAMED,)
         ).fetchall()
-        return Identical(
+        return IdenticalGroups(
             tuple(self._duplicate(digest) for (digest,) in named),
             self._one("SELECT COUNT(*) FROM identical"),
             self._one("SELECT COUNT(*) FROM identical WHERE NOT agree"),

@@ -20,7 +20,7 @@ from typing import Any, Unpack
 from timonel._version import __version__
 from timonel.arguments import checked
 from timonel.data.assignment import assign
-from timonel.data.catalogue import Catalogue
+from timonel.data.catalogue import RecordCatalogue
 from timonel.data.convert_options import ConvertOptions
 from timonel.data.dataset import Dataset
 from timonel.data.description import Planned, finish
@@ -45,7 +45,7 @@ from timonel.data.schema import (
     labels_of,
     sort_labels,
 )
-from timonel.data.shards import ConversionJournal, Job, plan_digest, plan_shards
+from timonel.data.shards import ConversionJob, ConversionJournal, plan_digest, plan_shards
 from timonel.data.sources import Source, SourceOptions, choose_source
 from timonel.data.sources.applicable import check_applicable
 from timonel.data.sources.frames import Frame, locate
@@ -175,7 +175,7 @@ def _convert(request: _Request, workspace: Workspace) -> Dataset:
     uri = request.uri
     with (
         unfinished(uri, overwrite=request.overwrite) as journal,
-        closing(Catalogue(journal.database, request.seed)) as catalogue,
+        closing(RecordCatalogue(journal.database, request.seed)) as catalogue,
     ):
         planned = _plan(request, catalogue, journal)
         check_destination(uri, journal, overwrite=request.overwrite)
@@ -203,7 +203,7 @@ def _convert(request: _Request, workspace: Workspace) -> Dataset:
 def _write(
     request: _Request,
     planned: Planned,
-    catalogue: Catalogue,
+    catalogue: RecordCatalogue,
     journal: ConversionJournal,
     run_id: str,
 ) -> Manifest:
@@ -212,14 +212,16 @@ def _write(
     report = _Progress(request, catalogue.count(), journal, scan.rejected)
     report.check()
     labels = {label: number for number, label in enumerate(planned.labels)}
-    job = Job(request.source, journal, labels, request.compression, scan.task == "multilabel")
+    job = ConversionJob(
+        request.source, journal, labels, request.compression, scan.task == "multilabel"
+    )
     request.runner.run(job, report.resume(planned.shards, journal), report)
     manifest = finish(planned, journal, catalogue, run_id)
     publish(request.uri, journal, run_id, replace=request.overwrite)
     return manifest
 
 
-def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -> Planned:
+def _plan(request: _Request, catalogue: RecordCatalogue, journal: ConversionJournal) -> Planned:
     """Find and divide the records, and write the plan of all shards into the journal."""
     scan = request.source.scan()
     check_applicable(request.source, scan)
@@ -261,7 +263,7 @@ def _plan(request: _Request, catalogue: Catalogue, journal: ConversionJournal) -
     )
 
 
-def _labels(request: _Request, task: Task, catalogue: Catalogue) -> list[str]:
+def _labels(request: _Request, task: Task, catalogue: RecordCatalogue) -> list[str]:
     """Return the classes in the order of their numbers."""
     if task == "regression":
         return []

@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel._version import __version__
 from timonel.data.assignment import SplitAssignment
-from timonel.data.catalogue import NAMED, Catalogue, Identical
+from timonel.data.catalogue import NAMED, IdenticalGroups, RecordCatalogue
 from timonel.data.index import write_index
 from timonel.data.manifest import (
     Manifest,
@@ -43,7 +43,7 @@ class Planned:
     labels: Sequence[str]
     shards: Sequence[ShardPlan]
     assignment: SplitAssignment
-    identical: Identical
+    identical: IdenticalGroups
     seed: int
     compression: Compression
 
@@ -63,7 +63,7 @@ class _Results:
 
 
 def finish(
-    planned: Planned, journal: ConversionJournal, catalogue: Catalogue, run_id: str
+    planned: Planned, journal: ConversionJournal, catalogue: RecordCatalogue, run_id: str
 ) -> Manifest:
     """Write index, rejected records and manifest beside the finished shards."""
     results = _merge(planned, journal, catalogue)
@@ -113,7 +113,7 @@ def finish(
     return manifest
 
 
-def _merge(planned: Planned, journal: ConversionJournal, catalogue: Catalogue) -> _Results:
+def _merge(planned: Planned, journal: ConversionJournal, catalogue: RecordCatalogue) -> _Results:
     results = _Results(rejected=list(planned.scan.rejected))
     for plan in planned.shards:
         outcome = journal.outcome(plan.name)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from timonel.data.manifest import Manifest, Sidecar
+from timonel.data.manifest import Manifest, SideFile
 from timonel.data.records import FRAME_BYTES, HEADER_BYTES
 from timonel.errors import CorruptError
 from timonel.storage.digests import digest_bytes
@@ -27,7 +27,7 @@ INDEX_NAME = "records.index"
 _NUMBER_BYTES = 8
 
 
-def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
+def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> SideFile:
     """Write the index of a dataset from those of its shards, in order."""
     sha, size = hashlib.sha256(), 0
     with (folder / INDEX_NAME).open("wb") as file:
@@ -35,7 +35,7 @@ def write_index(folder: Path, parts: Iterable[Sequence[int]]) -> Sidecar:
             content = struct.pack(f"<{len(part)}Q", *part)
             sha.update(content)
             size += file.write(content)
-    return Sidecar(name=INDEX_NAME, bytes=size, digest=f"sha256:{sha.hexdigest()}")
+    return SideFile(name=INDEX_NAME, bytes=size, digest=f"sha256:{sha.hexdigest()}")
 
 
 def read_positions(folder: Path, manifest: Manifest, split: str) -> list[npt.NDArray[np.int64]]:

@@ -47,7 +47,7 @@ class Shard(StoredValue):
     digest: str
 
 
-class Sidecar(StoredValue):
+class SideFile(StoredValue):
     """File of the dataset beside its shards."""
 
     name: FileName
@@ -129,8 +129,8 @@ class Manifest(StoredValue):
     label_counts: dict[Split, dict[str, int]] = Field(default_factory=dict)
     shards: tuple[Shard, ...]
     compression: Compression = Field(default="none", description="Compression of the shards.")
-    index: Sidecar | None = Field(default=None, description="Positions of all records.")
-    rejected: Sidecar | None = Field(default=None, description="Unusable records, with reasons.")
+    index: SideFile | None = Field(default=None, description="Positions of all records.")
+    rejected: SideFile | None = Field(default=None, description="Unusable records, with reasons.")
     columns: tuple[ColumnRole, ...] = Field(
         default=(), description="All columns of the source, in order."
     )
@@ -148,7 +148,7 @@ class Manifest(StoredValue):
         return tuple(shard for shard in self.shards if shard.split == split)
 
     @property
-    def files(self) -> tuple[Shard | Sidecar, ...]:
+    def files(self) -> tuple[Shard | SideFile, ...]:
         """All files of the dataset besides the manifest."""
         sidecars = (file for file in (self.index, self.rejected) if file is not None)
         return (*self.shards, *sidecars)

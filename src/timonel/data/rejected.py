@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from timonel.data.manifest import Rejected, Sidecar
+from timonel.data.manifest import Rejected, SideFile
 from timonel.errors import CorruptError, DataError, SpecError
 
 REJECTED_NAME = "rejected.jsonl"
@@ -35,7 +35,7 @@ def too_many(
     )
 
 
-def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
+def write_rejected(path: Path, rejected: Iterable[Rejected]) -> SideFile:
     """Write unusable records as JSON lines.
 
     Each has ``key`` and ``reason``, and for a bad value of a table ``column`` and ``value``.
@@ -48,7 +48,7 @@ def write_rejected(path: Path, rejected: Iterable[Rejected]) -> Sidecar:
             line = text.encode(errors="backslashreplace") + b"\n"
             sha.update(line)
             size += file.write(line)
-    return Sidecar(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
+    return SideFile(name=path.name, bytes=size, digest=f"sha256:{sha.hexdigest()}")
 
 
 def read_rejected(path: Path) -> list[Rejected]:

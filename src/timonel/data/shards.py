@@ -124,7 +124,7 @@ def plan_digest(records: str, settings: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Job:
+class ConversionJob:
     """What a runner needs to write the shards of one conversion.
 
     A regression has numbers as labels, and so no numbers of classes.
@@ -191,7 +191,7 @@ def _read_once(source: Source, entry: Entry) -> ReadRecord:
 
 def write_one(
     plan: ShardPlan,
-    job: Job,
+    job: ConversionJob,
     records: Iterable[ReadRecord] | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> ShardOutcome:
@@ -214,7 +214,7 @@ def write_one(
 class _OpenShard:
     """Framed records, digest, statistics and index of a shard that is being written."""
 
-    def __init__(self, plan: ShardPlan, job: Job) -> None:
+    def __init__(self, plan: ShardPlan, job: ConversionJob) -> None:
         self._plan = plan
         self._job = job
         self._sha = hashlib.sha256()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from timonel.edge.report import Comparison, WorstExample
+from timonel.edge.report import ConversionComparison, WorstExample
 from timonel.errors import ModelError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _WORST = 20
 
 def compare(
     before: Outputs, after: Outputs, samples: Samples, labels: Sequence[str] | None
-) -> tuple[Comparison, list[WorstExample]]:
+) -> tuple[ConversionComparison, list[WorstExample]]:
     """Compare the outputs of two models for held-out examples.
 
     Args:
@@ -60,7 +60,7 @@ def compare(
     elif before.shape[1] == 1 and not np.isnan(truth).any():
         facts["error"] = float(np.sqrt(np.mean((after[:, 0] - truth) ** 2)))
         facts["original_error"] = float(np.sqrt(np.mean((before[:, 0] - truth) ** 2)))
-    comparison = Comparison(
+    comparison = ConversionComparison(
         examples=len(before),
         source=samples.source,
         largest_output=float(np.abs(before).max()),

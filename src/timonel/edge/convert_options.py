@@ -96,5 +96,5 @@ class BenchOptions(ExampleOptions, TrustOptions, total=False):
     """Options of a comparison of formats."""
 
 
-class ConvertOptions(ModelOptions, ExampleOptions, TrustOptions, total=False):
+class ModelConvertOptions(ModelOptions, ExampleOptions, TrustOptions, total=False):
     """Options of a conversion."""

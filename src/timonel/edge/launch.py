@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, Unpack
 
-from timonel.edge.convert_options import ConvertOptions
+from timonel.edge.convert_options import ModelConvertOptions
 from timonel.edge.demo_page import DEMO_FILE, write_demo_page
 from timonel.edge.interpreter import Measured, MeasureRequest
 from timonel.edge.report import (
@@ -47,20 +47,20 @@ class Conversion:
     report: ConversionReport
 
 
-@documented(ConvertOptions)
-def convert_version(version: ModelVersion, **options: Unpack[ConvertOptions]) -> Conversion:
+@documented(ModelConvertOptions)
+def convert_version(version: ModelVersion, **options: Unpack[ModelConvertOptions]) -> Conversion:
     """Convert a version for phones, microcontrollers or browsers, and report how good it is.
 
     Args:
         version: The version.
-        **options: See `ConvertOptions`.
+        **options: See `ModelConvertOptions`.
 
     Raises:
         SpecError: An option is invalid, or does not fit the model.
         ModelError: The format cannot express the model, or the result computes something else.
         AlreadyExistsError: The output folder exists.
     """
-    given = with_defaults(ConvertOptions, options)
+    given = with_defaults(ModelConvertOptions, options)
     request = _request(version, given)
     name = format_id(given["format"], given["quantize"])
     target = Path(given["output"] or f"{version.name}-{version.number}-{name}")
@@ -92,7 +92,7 @@ def convert_version(version: ModelVersion, **options: Unpack[ConvertOptions]) ->
     return Conversion(target, report)
 
 
-def _request(version: ModelVersion, given: ConvertOptions) -> ConversionRequest:
+def _request(version: ModelVersion, given: ModelConvertOptions) -> ConversionRequest:
     if version.is_python:
         raise SpecError(f"{version} is a Python class, which devices cannot run")
     name = format_id(given["format"], given["quantize"])

@@ -15,7 +15,7 @@ from timonel.edge.c_header import HEADER_FILE, measured_arena, write_header
 from timonel.edge.comparison import Outputs, accuracy, compare, outputs_of
 from timonel.edge.interpreter import LiteModel
 from timonel.edge.report import (
-    Comparison,
+    ConversionComparison,
     ConversionReport,
     ConversionRequest,
     LayerError,
@@ -220,7 +220,7 @@ def _check_simulated(request: ConversionRequest) -> None:
         )
 
 
-def _check_float(comparison: Comparison) -> None:
+def _check_float(comparison: ConversionComparison) -> None:
     if comparison.max_difference > _TOLERANCE * max(1.0, comparison.largest_output):
         raise ModelError(
             "the converted model computes something else: an output differs by "

@@ -74,7 +74,7 @@ class LayerError(StoredDocument):
     in_float: bool = Field(default=False, description="Whether the layer stayed in float.")
 
 
-class Comparison(StoredDocument):
+class ConversionComparison(StoredDocument):
     """Predictions of the converted model beside those of the original."""
 
     examples: int = Field(description="Number of held-out examples.")
@@ -129,7 +129,7 @@ class ConversionReport(StoredDocument):
     inputs: tuple[TensorFacts, ...] = Field(description="Inputs.")
     outputs: tuple[TensorFacts, ...] = Field(description="Outputs.")
     labels: tuple[str, ...] | None = Field(default=None, description="Labels by index of score.")
-    comparison: Comparison = Field(description="Comparison of predictions.")
+    comparison: ConversionComparison = Field(description="Comparison of predictions.")
     worst: tuple[WorstExample, ...] = Field(default=(), description="The worst examples.")
     layers: tuple[LayerError, ...] = Field(default=(), description="Errors by layer.")
     timings: tuple[Timing, ...] = Field(default=(), description="Latency by number of threads.")

@@ -59,7 +59,7 @@ class Revision(Observed):
     spec: EndpointSpec
 
 
-class VersionStatus(Observed):
+class ObservedVersion(Observed):
     """Observed status of one version of an endpoint.
 
     Attributes:
@@ -100,7 +100,7 @@ class EndpointStatus(Observed):
     routed: int = 0
     applied: int = 0
     proved: Mapping[int, str] = {}
-    versions: Mapping[int, VersionStatus] = {}
+    versions: Mapping[int, ObservedVersion] = {}
     message: str | None = None
     rejected: str | None = None
     contents: str | None = None

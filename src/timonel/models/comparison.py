@@ -11,7 +11,7 @@ from timonel.errors import ModelError, SpecError
 from timonel.models.check import check_request, run_check
 from timonel.models.check_process import ExportPrediction
 from timonel.models.exports import ReferenceExample
-from timonel.models.schema import REFERENCE_FILE, CheckResult, Comparison, Export
+from timonel.models.schema import REFERENCE_FILE, CheckResult, Export, HolderComparison
 from timonel.models.versions import ModelVersion
 from timonel.tracking.metric_names import is_larger_better
 
@@ -55,7 +55,7 @@ def check_metric(metric: str) -> None:
 
 def compare_with_holder(
     challenger: Challenger, alias: str, metric: str, holder: ModelVersion | None, log: Path
-) -> Comparison:
+) -> HolderComparison:
     """Compare a model with the version that has an alias.
 
     Args:
@@ -86,7 +86,7 @@ def compare_with_holder(
                 hint="were raw files changed meanwhile? Export again",
             )
     better = value is None or (own > value if is_larger_better(metric) else own < value)
-    return Comparison(
+    return HolderComparison(
         alias=alias,
         metric=metric,
         value=own,

@@ -25,7 +25,7 @@ from timonel.models.exports import (
 )
 from timonel.models.repository import ModelRepository, workspace_models
 from timonel.models.runtime_choice import RuntimeMeasurement
-from timonel.models.schema import REFERENCE_FILE, CheckResult, Comparison, Export
+from timonel.models.schema import REFERENCE_FILE, CheckResult, Export, HolderComparison
 from timonel.models.versions import ModelVersion, check_name
 from timonel.storage import Workspace, digest_tree, find_workspace, is_local, local_path
 from timonel.storage.aliases import check_alias
@@ -169,7 +169,7 @@ def _comparison(
     challenger: Challenger,
     writer: RunWriter,
     say: Progress,
-) -> Comparison | None:
+) -> HolderComparison | None:
     """Compare with the version that has the alias, if the user asks for it."""
     if alias is None or metric is None:
         return None
@@ -186,7 +186,7 @@ def _move_alias(
     repository: ModelRepository,
     version: ModelVersion,
     alias: str,
-    comparison: Comparison | None,
+    comparison: HolderComparison | None,
     say: Progress,
 ) -> None:
     """Give a new version its alias, unless it is not better than the holder.

@@ -43,8 +43,8 @@ from timonel.models.schema import (
     REFERENCE_FILE,
     VERSION_FILE,
     CheckResult,
-    Comparison,
     Export,
+    HolderComparison,
     VersionDocument,
 )
 from timonel.models.versions import (
@@ -169,7 +169,7 @@ class ModelRepository:
         provenance: Mapping[str, Any] | None = None,
         check: CheckResult | None = None,
         add: Callable[[Path], None] | None = None,
-        comparison: Comparison | None = None,
+        comparison: HolderComparison | None = None,
     ) -> ModelVersion:
         """Publish an export as the next version of a model, atomically.
 

@@ -213,7 +213,7 @@ class RowEvidence(StoredDocument):
     saved_model: str = Field(description="Identity of the SavedModel that was examined.")
 
 
-class Comparison(StoredDocument):
+class HolderComparison(StoredDocument):
     """Comparison with the holder of an alias on the same held-out records."""
 
     alias: str = Field(description="The alias.")
@@ -247,7 +247,7 @@ class VersionDocument(StoredDocument):
         default_factory=dict, description="Run, dataset and source code of the model."
     )
     check: CheckResult | None = Field(default=None, description="Result of the check.")
-    comparison: Comparison | None = Field(
+    comparison: HolderComparison | None = Field(
         default=None, description="Comparison with the holder of an alias."
     )
     rows: RowEvidence | None = Field(

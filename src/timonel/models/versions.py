@@ -24,7 +24,7 @@ from timonel.models.inspection import (
 from timonel.models.schema import (
     VERSION_FILE,
     CheckResult,
-    Comparison,
+    HolderComparison,
     StoredSignature,
     VersionDocument,
 )
@@ -72,7 +72,7 @@ class ModelVersion(BaseModel):
         return self.document.check if self.document else None
 
     @property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> HolderComparison | None:
         """Comparison with the version that had an alias before."""
         return self.document.comparison if self.document else None
 

@@ -26,7 +26,7 @@ from timonel.retention.items import (
     Inventory,
     inventory,
 )
-from timonel.retention.plan import Key, Plan, expired, plan
+from timonel.retention.plan import DeletionPlan, Key, expired, plan
 from timonel.storage import Workspace, find_workspace, normalise
 from timonel.storage.deletion import size_of
 from timonel.tracking import read_run
@@ -36,7 +36,7 @@ NOUNS = (RUN, JOB, STUDY, DATASET, MODEL, ENDPOINT)
 
 
 @dataclass(frozen=True)
-class Entry:
+class DeletionItem:
     """An item of a deletion.
 
     Args:
@@ -64,7 +64,7 @@ class Removed:
         done: Whether they are deleted; false for a preview, and without consent.
     """
 
-    deleted: tuple[Entry, ...]
+    deleted: tuple[DeletionItem, ...]
     kept: dict[Key, str]
     done: bool
 
@@ -192,7 +192,7 @@ def _versions(workspace: Workspace, name: str) -> list[Key]:
     return [(MODEL, str(version)) for version in repository.versions(name)]
 
 
-def _refusal(planned: Plan) -> SpecError:
+def _refusal(planned: DeletionPlan) -> SpecError:
     told = [f"{' '.join(key)}: {reason}" for key, reason in planned.kept.items()]
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return SpecError(
@@ -202,7 +202,7 @@ def _refusal(planned: Plan) -> SpecError:
 
 
 def _carry_out(
-    found: Inventory, planned: Plan, consent: Consent, *, force: bool, dry_run: bool
+    found: Inventory, planned: DeletionPlan, consent: Consent, *, force: bool, dry_run: bool
 ) -> Removed:
     entries = tuple(_entry(found, key) for key in planned.deleted)
     removed = Removed(entries, dict(planned.kept), done=False)
@@ -235,14 +235,14 @@ def _retire(
         stack.enter_context(repository.retiring(model, numbers))
 
 
-def _entry(found: Inventory, key: Key) -> Entry:
+def _entry(found: Inventory, key: Key) -> DeletionItem:
     place, copy = found.places[key], found.workspace.local_copy
     paths = [path for path in place.paths if os.path.lexists(path)]
     size, places = sum(map(size_of, paths)), list(map(str, paths))
     if copy is not None:
         blobs = [blob for each in place.objects for blob in copy.store.find(each.folder).values()]
         size, places = sum(blob.size for blob in blobs), [each.folder for each in place.objects]
-    return Entry(*key, size, tuple(places), place.uri)
+    return DeletionItem(*key, size, tuple(places), place.uri)
 
 
 def _delete_endpoints(
@@ -250,7 +250,9 @@ def _delete_endpoints(
 ) -> Removed:
     """Delete endpoints: their control plane ends the replicas, then removes the documents."""
     endpoints = [open_endpoint(workspace, name) for name in dict.fromkeys(names)]
-    entries = tuple(Entry(ENDPOINT, each.name, 0, (each.folder.place,)) for each in endpoints)
+    entries = tuple(
+        DeletionItem(ENDPOINT, each.name, 0, (each.folder.place,)) for each in endpoints
+    )
     removed = Removed(entries, {}, done=False)
     if dry_run or not consent(removed):
         return removed

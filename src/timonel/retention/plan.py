@@ -42,7 +42,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Plan:
+class DeletionPlan:
     """A deletion.
 
     Attributes:
@@ -54,7 +54,7 @@ class Plan:
     kept: Mapping[Key, str]
 
 
-def plan(items: Mapping[Key, Item], chosen: Iterable[Key], *, force: bool = False) -> Plan:
+def plan(items: Mapping[Key, Item], chosen: Iterable[Key], *, force: bool = False) -> DeletionPlan:
     """Return what goes and what stays.
 
     Args:
@@ -68,7 +68,7 @@ def plan(items: Mapping[Key, Item], chosen: Iterable[Key], *, force: bool = Fals
         going = _with_parts(items, named, kept)
         found = _reasons(items, going, force=force)
         if found == kept:
-            return Plan(tuple(key for key in going if key not in kept), kept)
+            return DeletionPlan(tuple(key for key in going if key not in kept), kept)
         kept = found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from timonel.errors import ServingError
 from timonel.serving.asgi import Router
-from timonel.serving.auth.access import Access
+from timonel.serving.auth.access import ServerAccess
 from timonel.serving.auth.asgi import RestGuard
 from timonel.serving.auth.origin_check import hosts_for
 from timonel.serving.console.openapi import openapi_route
@@ -41,7 +41,7 @@ class Frontends:
     _manager: ModelManager
     _rest_socket: socket.socket | None
     _grpc_port: int | None
-    _access: Access
+    _access: ServerAccess
     _monitor: Monitor
     _recorder: RequestLog
     _draining: asyncio.Event = field(default_factory=asyncio.Event)

@@ -24,7 +24,7 @@ import uvloop
 from timonel.processes.descriptors import raise_limit
 from timonel.processes.ports import UNIX
 from timonel.processes.tree import REPLICA
-from timonel.serving.auth.access import Access
+from timonel.serving.auth.access import ServerAccess
 from timonel.serving.frontends import Frontends
 from timonel.serving.manager.catalogue import Catalogue
 from timonel.serving.manager.manager import ModelManager
@@ -82,7 +82,7 @@ def _run(
     leash: int | None,
     record_of: Callable[..., ServerRecord],
 ) -> None:
-    access = Access(settings.access)
+    access = ServerAccess(settings.access)
     rest_socket = bind_rest(settings)
     if rest_socket is not None:
         held.enter_context(rest_socket)

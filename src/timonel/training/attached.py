@@ -16,7 +16,7 @@ from timonel.training.cluster import Cluster, read_cluster
 from timonel.training.foreground import run_here, task_folder
 from timonel.training.handles import Job, Run
 from timonel.training.job import TASK_MODULE, job_spec, roles
-from timonel.training.request import JobOptions, Request
+from timonel.training.request import JobOptions, TrainingRequest
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 
@@ -64,7 +64,7 @@ def find_place(
 
 
 def train_here(
-    request: Request, workspace: Workspace, options: JobOptions, place: ClusterMember
+    request: TrainingRequest, workspace: Workspace, options: JobOptions, place: ClusterMember
 ) -> Run:
     """Run this process's task to its end."""
     if place.cluster is None:
@@ -102,7 +102,7 @@ def _check_port(cluster: Cluster) -> None:
             ) from error
 
 
-def _train_as_rank(request: Request, workspace: Workspace, options: JobOptions) -> Run:
+def _train_as_rank(request: TrainingRequest, workspace: Workspace, options: JobOptions) -> Run:
     with mpi.joined() as (cluster, world):
         found: TrainSpec | Exception | None = None
         if cluster.is_chief:
@@ -120,7 +120,7 @@ def _train_as_rank(request: Request, workspace: Workspace, options: JobOptions) 
 
 
 def _train(
-    request: Request,
+    request: TrainingRequest,
     workspace: Workspace,
     options: JobOptions,
     cluster: Cluster,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from timonel.engines import CommandSpec, JobSpec, RestartPolicy, RoleSpec
 from timonel.storage import Workspace
 from timonel.training.entries import LEGACY_KERAS
-from timonel.training.request import JobOptions, Request
+from timonel.training.request import JobOptions, TrainingRequest
 from timonel.training.settings import Settings
 from timonel.training.upload import PATIENCE_S as UPLOAD_PATIENCE_S
 
@@ -30,7 +30,9 @@ _CLIENTS = {"s3": ("s3fs",), "s3a": ("s3fs",), "gs": ("gcsfs",), "gcs": ("gcsfs"
 _PRELOAD = ("tensorflow", "timonel.training.worker.bootstrap", "timonel.training.worker.managed")
 
 
-def job_spec(request: Request, workspace: Workspace, run_id: str, options: JobOptions) -> JobSpec:
+def job_spec(
+    request: TrainingRequest, workspace: Workspace, run_id: str, options: JobOptions
+) -> JobSpec:
     """Build the engine's job specification for a training request; the run's id is the job's."""
     is_mpi = request.settings.distribution.launcher == "mpi"
     # mpirun starts each rank anew; and what a program sets before its imports must come first.

@@ -23,7 +23,7 @@ from timonel.training.handles import Job, Run
 from timonel.training.job import job_spec
 from timonel.training.kubeflow.plan import ManifestPlan, plan_manifest
 from timonel.training.quantize_aware.plan import FineTuning, plan_fine_tuning
-from timonel.training.request import JobOptions, Request, check_request
+from timonel.training.request import JobOptions, TrainingRequest, check_request
 from timonel.training.settings import Settings, settings_of
 from timonel.training.staging import copy_datasets, with_copies
 from timonel.training.train_options import TrainOptions
@@ -152,7 +152,7 @@ class _Asked:
         plan: ManifestPlan | None,
         settings: Settings,
         options: JobOptions,
-    ) -> Request:
+    ) -> TrainingRequest:
         entry, data, params, args = plan or self.entry, self.data, self.params, self.args
         if plan is not None:
             if self.quantize_aware is not None:
@@ -213,7 +213,7 @@ def _check_here(workspace: Workspace, given: Mapping[str, bool]) -> None:
 
 
 def submit(
-    request: Request,
+    request: TrainingRequest,
     workspace: Workspace,
     engine: Engine,
     options: JobOptions,
@@ -255,7 +255,7 @@ def submit(
     return Run(run_id, workspace, Job(run_id, engine))
 
 
-def _check_seen(request: Request, workspace: Workspace, engine: Engine) -> None:
+def _check_seen(request: TrainingRequest, workspace: Workspace, engine: Engine) -> None:
     """Check that tasks on other machines see what they need."""
     if not workspace.is_remote:
         raise SpecError(

@@ -16,7 +16,7 @@ from timonel.storage import Workspace, digest_bytes, digest_file, join, write_by
 from timonel.tracking import Artifact, RunWriter, start_run
 from timonel.tracking.redaction import redact_command
 from timonel.training.functions import import_path
-from timonel.training.request import JobOptions, Request
+from timonel.training.request import JobOptions, TrainingRequest
 from timonel.training.settings import Settings
 from timonel.training.spec import TrainSpec
 
@@ -26,7 +26,7 @@ _SHOWN = 200
 
 
 def begin(
-    request: Request,
+    request: TrainingRequest,
     workspace: Workspace,
     run_id: str,
     options: JobOptions,
@@ -52,7 +52,7 @@ def begin(
 
 
 def describe(
-    request: Request, writer: RunWriter, options: JobOptions, *, copies: bool = True
+    request: TrainingRequest, writer: RunWriter, options: JobOptions, *, copies: bool = True
 ) -> Path:
     """Write the program's source and the tasks' document; return the document's path.
 
@@ -78,7 +78,7 @@ def describe(
 
 
 def train_spec(
-    request: Request, writer: RunWriter, options: JobOptions, settings: Settings
+    request: TrainingRequest, writer: RunWriter, options: JobOptions, settings: Settings
 ) -> TrainSpec:
     """Build the tasks' document."""
     program, call = request.program, request.call
@@ -116,12 +116,12 @@ def _with_copies(settings: Settings, writer: RunWriter) -> Settings:
     )
 
 
-def source_copy(request: Request, folder: Path) -> Path:
+def source_copy(request: TrainingRequest, folder: Path) -> Path:
     """Return the path of the program's source within a run's folder."""
     return folder / "source" / request.program.source_name
 
 
-def _params(request: Request) -> dict[str, str]:
+def _params(request: TrainingRequest) -> dict[str, str]:
     """Return the parameters as recorded text; representations of objects are shortened."""
     return {name: _text(value) for name, value in request.params.items()}
 
@@ -133,7 +133,7 @@ def _text(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def _settings(request: Request, options: JobOptions) -> dict[str, Any]:
+def _settings(request: TrainingRequest, options: JobOptions) -> dict[str, Any]:
     """Return the recorded settings besides the user's parameters, prefixed with ``timonel.``."""
     usual = Settings()
     return {

@@ -23,7 +23,7 @@ from timonel.storage import Workspace
 from timonel.tracking import RunRecord, open_run, read_run
 from timonel.training import record
 from timonel.training.cluster import Cluster
-from timonel.training.request import JobOptions, Request
+from timonel.training.request import JobOptions, TrainingRequest
 from timonel.training.spec import FILE_NAME, TrainSpec, read_spec
 from timonel.units import first_of
 
@@ -45,7 +45,9 @@ def run_prefix(tasks: Mapping[str, Sequence[str]], name: str | None) -> str:
     return f"train-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def lead(request: Request, workspace: Workspace, prefix: str, options: JobOptions) -> TrainSpec:
+def lead(
+    request: TrainingRequest, workspace: Workspace, prefix: str, options: JobOptions
+) -> TrainSpec:
     """Start a run or continue the unfinished one; return the tasks' document."""
     newest = _newest(workspace, prefix)
     if newest is not None and not read_run(workspace, newest).is_finished:
@@ -75,7 +77,7 @@ class AlreadyEndedError(JobError):
 
 
 def follow(
-    request: Request,
+    request: TrainingRequest,
     workspace: Workspace,
     prefix: str,
     options: JobOptions,
@@ -170,7 +172,7 @@ def _newest(workspace: Workspace, prefix: str) -> str | None:
 
 
 def _check_same(
-    request: Request, workspace: Workspace, theirs: TrainSpec, options: JobOptions
+    request: TrainingRequest, workspace: Workspace, theirs: TrainSpec, options: JobOptions
 ) -> TrainSpec:
     """Return this task's version of the run's document; shared options must be the same."""
     writer = open_run(workspace, theirs.run_id)

@@ -79,7 +79,7 @@ def _runtime_s(given: float | str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainingRequest:
     """A validated training request."""
 
     program: Program
@@ -104,7 +104,7 @@ def check_request(
     params: Mapping[str, Any] | None,
     args: Sequence[str],
     pass_job_dir: bool = False,
-) -> Request:
+) -> TrainingRequest:
     """Check all that can be checked without running the program."""
     if isinstance(entry, ManifestPlan):
         manifest, program = entry, entry.program
@@ -136,7 +136,7 @@ def check_request(
                 f"the function {name} takes no args, got {list(args)}",
                 hint="pass its arguments by name, with params",
             )
-    return Request(
+    return TrainingRequest(
         program=program,
         datasets=datasets,
         settings=settings,

@@ -97,7 +97,7 @@ class CheckpointPolicy(_Group):
     checkpoint_uri: str | None = None
 
 
-class Faults(_Group):
+class FaultSettings(_Group):
     """Conditions that count as failures."""
 
     stop_on_nan: bool = False
@@ -132,7 +132,7 @@ class Settings(_Group):
     numerics: Numerics = Numerics()
     batches: Batches = Batches()
     checkpoints: CheckpointPolicy = CheckpointPolicy()
-    faults: Faults = Faults()
+    faults: FaultSettings = FaultSettings()
     evaluation: Evaluation = Evaluation()
     devices: Devices = Devices()
     profiling: Profiling = Profiling()

@@ -18,7 +18,7 @@ from timonel.errors import CorruptError
 from timonel.storage import Workspace, is_local, join
 from timonel.storage.digests import digest_file
 from timonel.storage.object_store import ObjectStore, local_files
-from timonel.training.request import Request
+from timonel.training.request import TrainingRequest
 from timonel.units import format_bytes
 
 FOLDER = "staged"
@@ -29,7 +29,9 @@ _TELL_S = 10.0
 _logger = logging.getLogger(__name__)
 
 
-def with_copies(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> Request:
+def with_copies(
+    request: TrainingRequest, workspace: Workspace, sees: Callable[[Path], bool]
+) -> TrainingRequest:
     """Return a request with the copies of its datasets that tasks see; copies nothing."""
     datasets = {
         name: replace(each, uri=_place(each, workspace), cached=each.path)
@@ -40,7 +42,9 @@ def with_copies(request: Request, workspace: Workspace, sees: Callable[[Path], b
     return replace(request, datasets=datasets)
 
 
-def copy_datasets(request: Request, workspace: Workspace, sees: Callable[[Path], bool]) -> None:
+def copy_datasets(
+    request: TrainingRequest, workspace: Workspace, sees: Callable[[Path], bool]
+) -> None:
     """Copy the datasets of a request to where `with_copies` says, as far as they are not there."""
     for dataset in request.datasets.values():
         if _is_hidden(dataset, workspace, sees):

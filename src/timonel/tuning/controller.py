@@ -33,7 +33,7 @@ from timonel.tracking.events import FILE_NAME
 from timonel.training.handles import Job, Run, resume_job
 from timonel.training.jobs import restore_job, status_of
 from timonel.tuning.curves import LearningCurves
-from timonel.tuning.lease import LostLeaseError
+from timonel.tuning.lease import LostStudyError
 from timonel.tuning.objectives import is_infeasible
 from timonel.tuning.points import PointSampler
 from timonel.tuning.results import WITH_RESULT, Results
@@ -80,7 +80,7 @@ class _Running:
 
 
 @dataclass
-class Controller:
+class StudyController:
     """Runs a study until its end. For one thread, under the study's lock.
 
     Args:
@@ -135,7 +135,7 @@ class Controller:
                         self.study.push()
                         return limit
                 time.sleep(poll_s)
-        except LostLeaseError:
+        except LostStudyError:
             raise  # the other controller follows the jobs
         except BaseException:
             # A study that cannot go on must not leave jobs behind that nobody follows.

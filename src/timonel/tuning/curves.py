@@ -10,7 +10,7 @@ from typing import Any
 
 from timonel.errors import did_you_mean
 from timonel.tracking.events import SUMMARIES, EventReader, decode_number
-from timonel.tuning.tensorboard import ScalarReader, Source
+from timonel.tuning.tensorboard import EventSource, ScalarReader
 
 _Points = list[tuple[int, float]]
 """Values by increasing step."""
@@ -37,7 +37,7 @@ class LearningCurves:
     """Warnings of the run, oldest first."""
     _seen: set[str] = field(default_factory=set, init=False)
     _tags: set[str] = field(default_factory=set, init=False)
-    _sources: dict[str, dict[Source, _Points]] = field(init=False)
+    _sources: dict[str, dict[EventSource, _Points]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._reader = EventReader(self.events)

@@ -28,9 +28,9 @@ from timonel.training.functions import by_value, call_of, described
 from timonel.training.handles import Run
 from timonel.training.job import roles
 from timonel.training.launch import submit
-from timonel.training.request import JobOptions, Request, check_request
+from timonel.training.request import JobOptions, TrainingRequest, check_request
 from timonel.training.settings import settings_of
-from timonel.tuning.controller import Controller, Notify
+from timonel.tuning.controller import Notify, StudyController
 from timonel.tuning.objectives import parse_objectives
 from timonel.tuning.param_text import parse_space
 from timonel.tuning.samplers import make_sampler
@@ -146,7 +146,7 @@ def resume(
     return study
 
 
-def _run(controller: Controller) -> None:
+def _run(controller: StudyController) -> None:
     study = controller.study
     try:
         with study.controlled(), storage_errors(study.name):
@@ -164,7 +164,7 @@ def _run(controller: Controller) -> None:
         ) from None
 
 
-def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> Controller:
+def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> StudyController:
     """Return the controller of a study; check its settings, and note the digests of its inputs."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     settings = study.settings
@@ -213,10 +213,10 @@ def _controller(study: Study, earlier_trials: int, notify: Notify | None) -> Con
             },
         )
 
-    return Controller(study, engine, sampler, start, rule, notify)
+    return StudyController(study, engine, sampler, start, rule, notify)
 
 
-def _trial(request: Request, values: Mapping[str, Value]) -> Request:
+def _trial(request: TrainingRequest, values: Mapping[str, Value]) -> TrainingRequest:
     """Return the request of a trial: a function takes the values, a program their texts."""
     if (function := request.program.function) is not None:
         return replace(request, params=dict(values), call=call_of(function, values))
@@ -251,7 +251,7 @@ def _check_same(settings: StudySettings, digests: Mapping[str, str]) -> None:
             )
 
 
-def _digests(request: Request) -> dict[str, str]:
+def _digests(request: TrainingRequest) -> dict[str, str]:
     program = request.program
     return {
         **({program.name: digest_bytes(program.source)} if program.source else {}),
@@ -261,7 +261,7 @@ def _digests(request: Request) -> dict[str, str]:
 
 def _request(
     settings: StudySettings, example: Mapping[str, Value], engine: Engine
-) -> tuple[Request, JobOptions]:
+) -> tuple[TrainingRequest, JobOptions]:
     """Check the request of the trials' jobs before the study exists."""
     given = settings.options
     for name in _UNSUPPORTED:

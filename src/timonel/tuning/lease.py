@@ -35,7 +35,7 @@ _OWN = ".controller"
 _logger = logging.getLogger(__name__)
 
 
-class LostLeaseError(JobError):
+class LostStudyError(JobError):
     """Another machine runs the study now."""
 
 
@@ -108,7 +108,7 @@ class ControllerLease:
         except NotFoundError:
             return
         self._is_superseded = True
-        raise LostLeaseError(
+        raise LostStudyError(
             f"the study {self._study} continues on the machine {found['host']}",
             hint=f"follow it with 'timonel studies show {self._study}'",
         )
@@ -162,7 +162,7 @@ class ControllerLease:
                 self._write(is_over=False)
                 self._renewed_at = begun
                 self._tick()
-            except LostLeaseError:
+            except LostStudyError:
                 return
             except Exception as error:  # noqa: BLE001 - the next round renews again
                 _logger.warning("cannot renew the lease of the study %s: %s", self._study, error)

@@ -36,7 +36,7 @@ _SEARCH_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, order=True)
-class Source:
+class EventSource:
     """A folder of event files, or the file of cloudml-hypertune.
 
     The greatest source that has a tag provides its values.
@@ -55,7 +55,7 @@ class Source:
 class Scalar:
     """A value of a tag at a step."""
 
-    source: Source
+    source: EventSource
     tag: str
     step: int
     value: float
@@ -64,7 +64,7 @@ class Scalar:
 @dataclass
 class _EventFile:
     path: Path
-    source: Source
+    source: EventSource
     offset: int = 0
 
 
@@ -85,7 +85,7 @@ class ScalarReader:
         fetch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.problems: dict[Source, str] = {}
+        self.problems: dict[EventSource, str] = {}
         """Sources that cannot be read completely, and why."""
         self._job_dir = job_dir
         self._run_id = run_id
@@ -129,14 +129,14 @@ class ScalarReader:
             if path not in self._files:
                 self._files[path] = _EventFile(path, self._source_of(path))
 
-    def _source_of(self, path: Path) -> Source:
+    def _source_of(self, path: Path) -> EventSource:
         folder, is_of_chief = path.parent, self._run_id in path.name
         for file in self._files.values():
             if file.path.parent == folder and file.source.is_of_chief == is_of_chief:
                 return file.source
         is_own = folder.parent == self._job_dir / "tensorboard" and folder.name in _OWN_PARTS
         is_validation = folder.name.startswith(("val", "eval"))
-        return Source(
+        return EventSource(
             False, not is_own, is_of_chief, is_validation, _created(path.name), str(folder)
         )
 
@@ -165,7 +165,7 @@ class _HypertuneFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._source = Source(True, True, True, False, 0, str(path))
+        self._source = EventSource(True, True, True, False, 0, str(path))
         self._state: tuple[int, int] | None = None
         self._latest = 0.0
 

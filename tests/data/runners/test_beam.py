@@ -23,7 +23,7 @@ from timonel.data.runners import Report, Runner, portable
 from timonel.data.runners.beam import BeamRunner, build, parse_options
 from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.portable import PortableJob
-from timonel.data.shards import ConversionJournal, Job, ShardOutcome, ShardPlan, write_one
+from timonel.data.shards import ConversionJob, ConversionJournal, ShardOutcome, ShardPlan, write_one
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, SpecError
@@ -191,7 +191,7 @@ class Unused(Report):
 
 def test_a_table_in_memory_is_refused(tmp_path: Path) -> None:
     source = TableSource(MemoryTable(pa.table({"size": [1, 2]})))
-    job = Job(source, ConversionJournal(tmp_path), {})
+    job = ConversionJob(source, ConversionJournal(tmp_path), {})
     with pytest.raises(SpecError, match="cannot read a table in memory: write it to a Parquet"):
         BeamRunner(DIRECT).run(job, [], Unused())
 

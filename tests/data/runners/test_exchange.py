@@ -9,7 +9,7 @@ import pytest
 from tests.buckets import open_bucket
 from tests.contracts.runners import images, planned
 from timonel.data.runners.exchange import Exchange
-from timonel.data.shards import ConversionJournal, Job, write_one
+from timonel.data.shards import ConversionJob, ConversionJournal, write_one
 from timonel.errors import SpecError
 from timonel.storage import digest_tree
 from timonel.storage.object_store import ObjectStore
@@ -37,7 +37,7 @@ def test_shards_of_workers_come_into_the_journal(exchange: Exchange, tmp_path: P
     worker = pickle.loads(pickle.dumps(exchange))
     for plan in plans:
         with worker.shard(plan.name, ConversionJournal) as journal:
-            write_one(plan, Job(source, journal, job.labels))
+            write_one(plan, ConversionJob(source, journal, job.labels))
         exchange.collect(job.journal)
         assert job.journal.outcome(plan.name) == expected.journal.outcome(plan.name)
     assert digest_tree(job.journal.content) == digest_tree(expected.journal.content)
@@ -48,7 +48,7 @@ def test_a_finished_shard_is_not_written_again(exchange: Exchange, tmp_path: Pat
     job, plans = planned(source, tmp_path / "job")
     exchange.offer(job.journal, [plan.name for plan in plans])
     with exchange.shard(plans[0].name, ConversionJournal) as journal:
-        write_one(plans[0], Job(source, journal, job.labels))
+        write_one(plans[0], ConversionJob(source, journal, job.labels))
     with exchange.shard(plans[0].name, ConversionJournal) as journal:
         assert journal is None
 
@@ -101,7 +101,7 @@ def test_collecting_lists_only_finished_shards(
     exchange, listed = Exchange(f"memory://{tmp_path.name}/listed"), []
     exchange.offer(job.journal, [plan.name for plan in plans])
     with exchange.shard(plans[0].name, ConversionJournal) as journal:
-        write_one(plans[0], Job(job.source, journal, job.labels))
+        write_one(plans[0], ConversionJob(job.source, journal, job.labels))
     find = ObjectStore.find
     monkeypatch.setattr(
         ObjectStore, "find", lambda store, folder="": listed.append(folder) or find(store, folder)

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.contracts.sources import SourceContract
 from timonel.data.sources import Source, SourceOptions
 from timonel.data.sources.cells import Cells, group_rows, hashes_of
-from timonel.data.sources.columns import Kinds, NumberColumn, Words
+from timonel.data.sources.columns import Kinds, NumberColumn, WordArray
 from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.table import TableSource
@@ -74,7 +74,7 @@ def groups(
     cells.add("text", KINDS["text"], pa.array(columns[2], pa.string()))
     plain = {
         "number": NumberColumn.of(Kinds.of(pa.array(columns[0]))),
-        "word": Words.of(pa.array(columns[1])),
+        "word": WordArray.of(pa.array(columns[1])),
     }
     found = [name for name in group_rows(plain, cells, {}).names if name is not None]
     assert len(found) == len(everything)
@@ -109,7 +109,9 @@ def test_a_group_does_not_depend_on_other_rows() -> None:
 
 
 def test_rows_that_often_repeat_are_no_copies() -> None:
-    words = Words.of(pa.array([*(["a", "b"] * 50), *map(str, range(100)), *map(str, range(100))]))
+    words = WordArray.of(
+        pa.array([*(["a", "b"] * 50), *map(str, range(100)), *map(str, range(100))])
+    )
     found = group_rows({"word": words}, Cells(ListedFiles(Location("t.csv"))), {})
     assert found.names[:100] == [None] * 100
     assert found.names[100:200] == found.names[200:]
@@ -118,7 +120,7 @@ def test_rows_that_often_repeat_are_no_copies() -> None:
 
 def test_a_dropped_column_moves_no_row_but_those_that_become_identical() -> None:
     numbers = NumberColumn.of(Kinds.of(pa.array([str(i // 2 if i < 4 else i) for i in range(50)])))
-    words = Words.of(pa.array([f"w{i}" for i in range(50)]))
+    words = WordArray.of(pa.array([f"w{i}" for i in range(50)]))
     cells = Cells(ListedFiles(Location("t.csv")))
     whole = group_rows({"number": numbers, "word": words}, cells, {}).names
     found = group_rows({"number": numbers}, cells, {"word": hashes_of(words)}).names
@@ -128,8 +130,8 @@ def test_a_dropped_column_moves_no_row_but_those_that_become_identical() -> None
 
 
 def test_rows_that_often_repeat_without_a_dropped_column_are_divided_by_it() -> None:
-    few = Words.of(pa.array(["a", "b"] * 50))
-    many = Words.of(pa.array([f"w{i}" for i in range(100)]))
+    few = WordArray.of(pa.array(["a", "b"] * 50))
+    many = WordArray.of(pa.array([f"w{i}" for i in range(100)]))
     cells = Cells(ListedFiles(Location("t.csv")))
     found = group_rows({"few": few}, cells, {"many": hashes_of(many)})
     assert found.names == group_rows({"few": few, "many": many}, cells, {}).names

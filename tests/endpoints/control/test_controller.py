@@ -13,7 +13,7 @@ import pytest
 from tests.endpoints.harness import write_version
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.autoscaling import ScalingPolicy
-from timonel.endpoints.control.controller import Controller
+from timonel.endpoints.control.controller import EndpointController
 from timonel.endpoints.control.envoy import EnvoyService
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.service import SERVICE
@@ -121,10 +121,10 @@ def engine(workspace: Workspace) -> MemoryEngine:
     return MemoryEngine(workspace.root)
 
 
-def controller_of(workspace: Workspace, engine: MemoryEngine) -> Controller:
+def controller_of(workspace: Workspace, engine: MemoryEngine) -> EndpointController:
     envoy = EnvoyService(engine, workspace.root)
     gateway = Gateway(envoy, workspace.endpoints / ".gateway", workspace.root)
-    return Controller(workspace, engine, envoy, gateway)
+    return EndpointController(workspace, engine, envoy, gateway)
 
 
 def root_of(folder: EndpointFolder) -> Path:
@@ -143,7 +143,7 @@ def endpoint(workspace: Workspace, name: str, version: int = 1, after: int = 0) 
     return folder
 
 
-def turns(controller: Controller, count: int = 3) -> None:
+def turns(controller: EndpointController, count: int = 3) -> None:
     async def run() -> None:
         for _ in range(count):
             controller._published_at = 0.0  # each turn publishes
@@ -269,11 +269,11 @@ class LiveEnvoy(EnvoyService):
         return True
 
 
-def cluster_controller(workspace: Workspace, engine: ClusterEngine) -> Controller:
+def cluster_controller(workspace: Workspace, engine: ClusterEngine) -> EndpointController:
     folder = workspace.root / "shared"
     envoy = LiveEnvoy(engine, folder)
     gateway = Gateway(envoy, folder / "config", folder)
-    return Controller(workspace, engine, envoy, gateway, host="127.0.0.9")
+    return EndpointController(workspace, engine, envoy, gateway, host="127.0.0.9")
 
 
 def require_key(engine: ClusterEngine, folder: EndpointFolder, key: str, after: int) -> Access:
@@ -360,7 +360,7 @@ def test_an_endpoint_whose_keys_are_missing_accepts_no_request(workspace: Worksp
     assert other.status().message is None
 
 
-def again(controller: Controller) -> None:
+def again(controller: EndpointController) -> None:
     controller._led_at = -1e9
     turns(controller)
 

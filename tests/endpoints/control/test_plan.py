@@ -12,7 +12,7 @@ from timonel.endpoints.control.plan import (
     start_failures,
 )
 from timonel.endpoints.folder import EndpointStatus, Revision
-from timonel.endpoints.gateway.parts import Route
+from timonel.endpoints.gateway.parts import EndpointRoute
 from timonel.endpoints.spec import EndpointSpec, Traffic
 from timonel.engines import ReplicaStatus, ServiceSpec, ServiceState, ServiceStatus
 
@@ -143,7 +143,7 @@ def test_a_new_version_starts_with_its_share_of_the_replicas() -> None:
 
 def test_routes_have_the_ready_replicas_of_all_services() -> None:
     running = services(service(1, 2), service(2, 0), service(3, 1))
-    found = ready_addresses(Route(spec({2: 100}), Traffic(percent={1: 100})), running)
+    found = ready_addresses(EndpointRoute(spec({2: 100}), Traffic(percent={1: 100})), running)
     assert {version: len(ready["http"]) for version, ready in found.items()} == {1: 2, 2: 0, 3: 1}
     assert found[3]["grpc"] == ("127.0.0.1:2",)
 

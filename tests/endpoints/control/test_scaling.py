@@ -6,7 +6,7 @@ import pytest
 
 from timonel.endpoints.autoscaling import AutoscalerState, ScalingPolicy
 from timonel.endpoints.control.scaling import Scaler
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 from timonel.endpoints.folder import EndpointFolder
 from timonel.errors import CorruptError, FormatError
 from timonel.storage.document_store import FolderDocuments
@@ -19,7 +19,7 @@ BEGIN = 1_000_000.0
 def run(scaler: Scaler, begin: float, seconds: int, load: float, ready: int = 4) -> None:
     for second in range(seconds):
         now = begin + second
-        scaler.record(now, Load(load), 0)
+        scaler.record(now, ReplicaLoad(load), 0)
         scaler.step(now, ready, ready, reachable=True)
 
 
@@ -59,7 +59,7 @@ def test_states_are_saved_every_ten_seconds_and_after_decisions() -> None:
     assert scaler.unsaved(BEGIN) is not None
     assert scaler.unsaved(BEGIN + 9) is None
     assert scaler.unsaved(BEGIN + 10) is not None
-    scaler.record(BEGIN + 11, Load(100.0), 0)
+    scaler.record(BEGIN + 11, ReplicaLoad(100.0), 0)
     assert scaler.step(BEGIN + 11, 1, 1, reachable=True).replicas > 1
     assert scaler.unsaved(BEGIN + 11) is not None
     assert scaler.unsaved(BEGIN + 12) is None

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from timonel.endpoints.control.scrape import Load, LoadReader, Totals, parse_totals
+from timonel.endpoints.control.scrape import LoadReader, ReplicaLoad, Totals, parse_totals
 from timonel.processes.ports import PortReservation
 
 METRICS = b"""# TYPE timonel_requests_total counter
@@ -30,7 +30,7 @@ def test_other_answers_are_no_totals(body: bytes) -> None:
 
 
 def test_loads_are_differences() -> None:
-    async def read() -> list[dict[str, Load]]:
+    async def read() -> list[dict[str, ReplicaLoad]]:
         counts = [(0.0, 0), (4.0, 10), (1.0, 1)]
         begun = time.monotonic()
 
@@ -61,4 +61,4 @@ def test_loads_are_differences() -> None:
     assert first == {}
     assert list(second) == ["a"]
     # It was restarted, and counts from zero.
-    assert third == {"a": Load(0.0, 0.0)}
+    assert third == {"a": ReplicaLoad(0.0, 0.0)}

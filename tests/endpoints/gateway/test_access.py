@@ -20,7 +20,7 @@ import pytest
 from tests.endpoints.tokens import CLAIMS, jwks, rsa, token
 from tests.waiting import until
 from timonel.endpoints.gateway.files import ConfigFiles
-from timonel.endpoints.gateway.parts import Places, Route, Secrets
+from timonel.endpoints.gateway.parts import EndpointRoute, Places, Secrets
 from timonel.endpoints.gateway.process import envoy_command
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.endpoints.spec import EndpointSpec, Traffic
@@ -96,7 +96,7 @@ def gate(tmp_path: Path, replica: str) -> Any:
         port, ready = (int(each.rpartition(":")[2]) for each in ports.addresses)
         spec = EndpointSpec(name="digits", model="digits", traffic=traffic, port=port, **fields)
         replicas = {each: {"http": http, "grpc": grpc} for each in traffic.versions}
-        route = Route(spec, traffic, replicas, secrets)
+        route = EndpointRoute(spec, traffic, replicas, secrets)
         places = Places(tmp_path / "config", tmp_path / "activator.sock")
         config = ConfigFiles(places.config)
         config.write(files([route], places))

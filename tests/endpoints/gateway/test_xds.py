@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.endpoints.tokens import elliptic, jwks
 from tests.serving.auth.certificates import Authority
-from timonel.endpoints.gateway.parts import Places, Route, Secrets
+from timonel.endpoints.gateway.parts import EndpointRoute, Places, Secrets
 from timonel.endpoints.gateway.process import envoy_binary
 from timonel.endpoints.gateway.xds import bootstrap, files
 from timonel.endpoints.spec import EndpointSpec, Traffic
@@ -46,9 +46,9 @@ def traffics(draw: st.DrawFn) -> Traffic:
     )
 
 
-def route(traffic: Traffic, name: str = "digits", **fields: Any) -> Route:
+def route(traffic: Traffic, name: str = "digits", **fields: Any) -> EndpointRoute:
     spec = EndpointSpec(name=name, model="digits", traffic=traffic, port=8501, **fields)
-    return Route(spec, traffic, {1: READY})  # type: ignore[dict-item]
+    return EndpointRoute(spec, traffic, {1: READY})  # type: ignore[dict-item]
 
 
 comparisons = st.sampled_from([None, (1, 9), (9, 1)])

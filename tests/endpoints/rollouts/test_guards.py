@@ -7,7 +7,7 @@ import pytest
 
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.guards import Guard, check, parse_guards
-from timonel.endpoints.rollouts.sequential import Verdict
+from timonel.endpoints.rollouts.sequential import SequentialVerdict
 from timonel.errors import SpecError
 
 
@@ -66,7 +66,7 @@ def latencies(random: np.random.Generator, mean_ms: float, size: int) -> Counts:
     return Counts(requests=size, latencies=dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
-def run(text: str, factor: float, seed: int) -> tuple[Verdict, int]:
+def run(text: str, factor: float, seed: int) -> tuple[SequentialVerdict, int]:
     """Return the first verdict of a guard, and the requests until then."""
     random = np.random.default_rng(seed)
     (guard,) = parse_guards(text)
@@ -75,7 +75,7 @@ def run(text: str, factor: float, seed: int) -> tuple[Verdict, int]:
         version += latencies(random, 30 * factor, 25)
         other += latencies(random, 30, 75)
         found = check(guard, version, other, 0.05, 0.05).verdict
-        if found is not Verdict.OPEN:
+        if found is not SequentialVerdict.OPEN:
             break
     return found, version.requests
 
@@ -84,8 +84,8 @@ def test_relative_latency() -> None:
     runs = 60
     same = [run("p90<1.3x", 1.0, seed) for seed in range(runs)]
     slow = [run("p90<1.3x", 2.2, seed) for seed in range(runs)]
-    assert sum(verdict is Verdict.REJECTED for verdict, _ in same) <= 0.05 * runs
-    assert sum(verdict is Verdict.REJECTED for verdict, _ in slow) >= 0.95 * runs
+    assert sum(verdict is SequentialVerdict.REJECTED for verdict, _ in same) <= 0.05 * runs
+    assert sum(verdict is SequentialVerdict.REJECTED for verdict, _ in slow) >= 0.95 * runs
     assert np.mean([requests for _, requests in slow]) < 250
 
 
@@ -93,34 +93,34 @@ def test_absolute_latency() -> None:
     found = check(
         parse_guards("p99<200ms")[0], Counts(latencies={150: 200, 210: 50}), Counts(), 0.05, 0.05
     )
-    assert found.verdict is Verdict.REJECTED
+    assert found.verdict is SequentialVerdict.REJECTED
     assert str(found) == "p99 is 219.5ms of 250 requests (limit 200ms)"
 
 
 def test_a_relative_limit_is_unknown_without_requests_to_compare_with() -> None:
     found = check(parse_guards("p99<1.2x")[0], Counts(latencies={900: 1000}), Counts(), 0.05, 0.05)
-    assert (found.verdict, found.limit) == (Verdict.OPEN, "unknown")
+    assert (found.verdict, found.limit) == (SequentialVerdict.OPEN, "unknown")
 
 
 def test_relative_error_rates_have_a_smallest_limit() -> None:
     guard = parse_guards("error_rate<1.5x")[0]
     other = Counts(requests=1_000_000)
     good = check(guard, Counts(requests=2000, errors=2), other, 0.05, 0.05)
-    assert (good.verdict, good.limit) == (Verdict.ACCEPTED, "0.5%")
+    assert (good.verdict, good.limit) == (SequentialVerdict.ACCEPTED, "0.5%")
     bad = check(guard, Counts(requests=2000, errors=40), other, 0.05, 0.05)
-    assert bad.verdict is Verdict.REJECTED
+    assert bad.verdict is SequentialVerdict.REJECTED
 
 
 @pytest.mark.parametrize(
     ("pairs", "agreements", "verdict", "text"),
     [
-        (0, 0, Verdict.OPEN, "unknown of 0 compared answers"),
-        (20, 20, Verdict.OPEN, "100% (77.6% to 100%) of 20 compared answers"),
-        (160, 160, Verdict.ACCEPTED, "100% (96.26% to 100%) of 160 compared answers"),
-        (20, 10, Verdict.REJECTED, "50% (19.3% to 80.7%) of 20 compared answers"),
+        (0, 0, SequentialVerdict.OPEN, "unknown of 0 compared answers"),
+        (20, 20, SequentialVerdict.OPEN, "100% (77.6% to 100%) of 20 compared answers"),
+        (160, 160, SequentialVerdict.ACCEPTED, "100% (96.26% to 100%) of 160 compared answers"),
+        (20, 10, SequentialVerdict.REJECTED, "50% (19.3% to 80.7%) of 20 compared answers"),
     ],
 )
-def test_agreement(pairs: int, agreements: int, verdict: Verdict, text: str) -> None:
+def test_agreement(pairs: int, agreements: int, verdict: SequentialVerdict, text: str) -> None:
     counts = Counts(pairs=pairs, agreements=agreements)
     found = check(parse_guards("agreement>98%")[0], counts, Counts(), 0.05, 0.05)
     assert found.verdict is verdict

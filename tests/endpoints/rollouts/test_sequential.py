@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from timonel.endpoints.rollouts.sequential import (
-    Verdict,
+    SequentialVerdict,
     bounds,
     doubled,
     excludes,
@@ -26,10 +26,10 @@ def simulate(rate: float, limit: float, alpha: float, beta: float) -> tuple[floa
         bad = np.cumsum(random.binomial(50, rate, len(LOOKS)))
         for total, found in zip(LOOKS, bad, strict=True):
             verdict = sprt(int(found), total, limit, limit, alpha, beta)
-            if verdict is not Verdict.OPEN:
+            if verdict is not SequentialVerdict.OPEN:
                 break
-        rejected += verdict is Verdict.REJECTED
-        accepted += verdict is Verdict.ACCEPTED
+        rejected += verdict is SequentialVerdict.REJECTED
+        accepted += verdict is SequentialVerdict.ACCEPTED
         requests += total
     return rejected / RUNS, accepted / RUNS, requests / RUNS
 
@@ -58,24 +58,24 @@ def test_a_bad_version_is_caught_early() -> None:
 
 
 def test_rejection_may_come_after_acceptance() -> None:
-    assert sprt(0, 400, 0.01, 0.01, 0.05, 0.05) is Verdict.ACCEPTED
-    assert sprt(40, 500, 0.01, 0.01, 0.05, 0.05) is Verdict.REJECTED
+    assert sprt(0, 400, 0.01, 0.01, 0.05, 0.05) is SequentialVerdict.ACCEPTED
+    assert sprt(40, 500, 0.01, 0.01, 0.05, 0.05) is SequentialVerdict.REJECTED
 
 
 def test_a_limit_of_zero_or_one() -> None:
-    assert sprt(1, 100, 0.0, 0.0, 0.05, 0.05) is Verdict.REJECTED
-    assert sprt(0, 10_000, 0.0, 0.0, 0.05, 0.05) is Verdict.OPEN
-    assert sprt(100, 100, 1.0, 1.0, 0.05, 0.05) is Verdict.OPEN
+    assert sprt(1, 100, 0.0, 0.0, 0.05, 0.05) is SequentialVerdict.REJECTED
+    assert sprt(0, 10_000, 0.0, 0.0, 0.05, 0.05) is SequentialVerdict.OPEN
+    assert sprt(100, 100, 1.0, 1.0, 0.05, 0.05) is SequentialVerdict.OPEN
     # Events that had to be bad are no evidence; a good one proves the limit.
     assert likelihood_ratio(100, 100, 1.0) == 0
-    assert sprt(99, 100, 1.0, 1.0, 0.05, 0.05) is Verdict.ACCEPTED
+    assert sprt(99, 100, 1.0, 1.0, 0.05, 0.05) is SequentialVerdict.ACCEPTED
 
 
 def test_an_estimated_limit_is_used_on_the_safe_side() -> None:
     # 2 % are too many for a limit of 1 %, and few for one of 10 %.
-    assert sprt(20, 1000, 0.01, 0.01, 0.05, 0.05) is Verdict.REJECTED
-    assert sprt(20, 1000, 0.1, 0.1, 0.05, 0.05) is Verdict.ACCEPTED
-    assert sprt(20, 1000, 0.01, 0.1, 0.05, 0.05) is Verdict.OPEN
+    assert sprt(20, 1000, 0.01, 0.01, 0.05, 0.05) is SequentialVerdict.REJECTED
+    assert sprt(20, 1000, 0.1, 0.1, 0.05, 0.05) is SequentialVerdict.ACCEPTED
+    assert sprt(20, 1000, 0.01, 0.1, 0.05, 0.05) is SequentialVerdict.OPEN
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.2])

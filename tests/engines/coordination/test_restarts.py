@@ -10,8 +10,8 @@ from tests.engines.coordination.strategies import causes, policies
 from timonel.engines.base import FailureCause
 from timonel.engines.coordination.restarts import (
     NEVER_RETRIED,
-    Decision,
     Loss,
+    RestartDecision,
     RestartHistory,
     decide,
 )
@@ -33,7 +33,7 @@ def decided(
     cause: FailureCause,
     progress: float | None = None,
     **facts: Any,
-) -> Decision:
+) -> RestartDecision:
     return decide(policy, history, Loss(cause, progress, **facts))
 
 

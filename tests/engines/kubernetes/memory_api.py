@@ -9,8 +9,8 @@ from typing import Any
 
 from timonel.engines.kubernetes import api as module
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import Call
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.api_errors import ApiCall
+from timonel.engines.kubernetes.rights import ClusterRight
 
 
 class MemoryApi(Api):
@@ -29,36 +29,36 @@ class MemoryApi(Api):
         client = SimpleNamespace(configuration=configuration)
         super().__init__("team", client, sleep=lambda _: None)
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
-        self.used: set[Right] = set()
-        self.denied: set[Right] = set()
+        self.used: set[ClusterRight] = set()
+        self.denied: set[ClusterRight] = set()
         self.unknown: set[str] = set()
         self.dry_runs: list[str] = []
 
     def _exchange(
-        self, call: Call, query: Mapping[str, str] | None, body: Any, _: str
+        self, call: ApiCall, query: Mapping[str, str] | None, body: Any, _: str
     ) -> tuple[int, bytes]:
         status, answer = self._answer(call, dict(query or {}), body)
         return status, json.dumps(answer).encode()
 
-    def _lines(self, call: Call, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
+    def _lines(self, call: ApiCall, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
         """Yield no lines, and no changes."""
         del query, silence_s
         self._use(call)
         return iter(())
 
-    def _use(self, call: Call) -> Right:
+    def _use(self, call: ApiCall) -> ClusterRight:
         version, _ = module._RESOURCES[call.kind]
-        right = Right(version.rpartition("/")[0], call.resource, call.verb)
+        right = ClusterRight(version.rpartition("/")[0], call.resource, call.verb)
         self.used.add(right)
         return right
 
-    def _answer(self, call: Call, query: dict[str, str], body: Any) -> tuple[int, Any]:
+    def _answer(self, call: ApiCall, query: dict[str, str], body: Any) -> tuple[int, Any]:
         if call.kind == "Version":
             return 200, {"gitVersion": "v1.37.0"}
         if call.kind == "SelfSubjectAccessReview":
             asked = body["spec"]["resourceAttributes"]
             parts = [asked["resource"], *filter(None, [asked.get("subresource")])]
-            right = Right(asked["group"], "/".join(parts), asked["verb"])
+            right = ClusterRight(asked["group"], "/".join(parts), asked["verb"])
             return 201, {"status": {"allowed": right not in self.denied}}
         if call.kind in self.unknown:
             return 404, {"message": "404 page not found"}
@@ -71,7 +71,7 @@ class MemoryApi(Api):
             return 201, body
         return self._stored(call, body)
 
-    def _stored(self, call: Call, body: Any) -> tuple[int, Any]:
+    def _stored(self, call: ApiCall, body: Any) -> tuple[int, Any]:
         if call.verb == "list":
             kept = [found for (kind, _), found in self.objects.items() if kind == call.kind]
             return 200, {"items": kept, "metadata": {"resourceVersion": "1"}}

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import ConflictError, GoneError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError, ConflictError, GoneError
 from timonel.engines.kubernetes.kubeconfig import find_namespace
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.rights import ClusterRight
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import (
     AlreadyExistsError,
@@ -164,8 +164,8 @@ def test_the_version_and_rights(api: Api, server: _Server) -> None:
         (201, {"status": {"allowed": False}}),
     ]
     assert api.version() == "v1.37.0"
-    assert api.allows(Right("batch", "jobs", "create"))
-    assert not api.allows(Right("", "pods/status", "patch"))
+    assert api.allows(ClusterRight("batch", "jobs", "create"))
+    assert not api.allows(ClusterRight("", "pods/status", "patch"))
     paths = [path for _, path, _, _ in server.requests]
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     assert paths == ["/version", reviews, reviews]
@@ -264,13 +264,13 @@ _REFUSALS: dict[str, tuple[int, Any, type[TimonelError], str]] = {
     "server error": (
         500,
         _status("InternalError", "etcdserver: request timed out"),
-        UnavailableError,
+        ClusterUnavailableError,
         "cannot answer now: etcdserver: request timed out: repeat the command later",
     ),
     "proxy": (
         503,
         "",
-        UnavailableError,
+        ClusterUnavailableError,
         "cannot answer now: HTTP status 503",
     ),
     "unexpected": (302, "", EngineError, "refused to create Job 'train'"),
@@ -333,7 +333,7 @@ def test_changes_are_watched(api: Api, server: _Server) -> None:
     with pytest.raises(GoneError):
         next(api.watch("Pod", {}, "7"))
     server.answers = [(0, "")]
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ClusterUnavailableError):
         next(api.watch("Pod", {}, "7"))
 
 
@@ -371,7 +371,7 @@ def test_reads_are_repeated(api: Api, server: _Server, status: int, pauses: list
     assert pauses == [0.5, 1.0]
     server.answers = [(status, "")]
     server.requests.clear()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ClusterUnavailableError):
         api.list("Job", {})
     assert len(server.requests) == 4
 
@@ -382,7 +382,7 @@ def test_writes_are_repeated_only_when_the_server_asks_for_it(api: Api, server: 
     for status in (0, 503):
         server.answers = [(status, "")]
         server.requests.clear()
-        with pytest.raises(UnavailableError):
+        with pytest.raises(ClusterUnavailableError):
             api.patch("Job", "train", {"spec": {}})
         assert len(server.requests) == 1
 
@@ -392,7 +392,9 @@ def test_a_server_that_is_away(tmp_path: Path, pauses: list[float]) -> None:
         port = unused.getsockname()[1]
     api = _connect(_config(tmp_path / "config", f"http://127.0.0.1:{port}"))
     api = _impatient(api, pauses)
-    with pytest.raises(UnavailableError, match=rf"127.0.0.1:{port} does not answer.*refused") as e:
+    with pytest.raises(
+        ClusterUnavailableError, match=rf"127.0.0.1:{port} does not answer.*refused"
+    ) as e:
         api.get("Job", "train")
     assert "\n" not in str(e.value)
     assert len(pauses) == 3
@@ -400,7 +402,7 @@ def test_a_server_that_is_away(tmp_path: Path, pauses: list[float]) -> None:
 
 def test_a_server_that_is_not_the_clusters(server: _Server, tmp_path: Path) -> None:
     api = _connect(_config(tmp_path / "config", server.url.replace("http:", "https:")))
-    with pytest.raises(UnavailableError, match="does not answer"):
+    with pytest.raises(ClusterUnavailableError, match="does not answer"):
         api.create(_JOB)
 
 

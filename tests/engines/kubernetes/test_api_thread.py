@@ -10,7 +10,7 @@ from tests.contracts.engines import eventually
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines import JobStatus
 from timonel.engines.kubernetes import api_thread as module
-from timonel.engines.kubernetes.api_errors import UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError
 from timonel.engines.kubernetes.api_thread import ApiThread
 from timonel.engines.kubernetes.lease import Lease
 
@@ -105,7 +105,7 @@ class AwayApi(MemoryApi):
         del kind, options
         if self.is_away:
             self.attempts.append(name)
-            raise UnavailableError("the API server does not answer")
+            raise ClusterUnavailableError("the API server does not answer")
         self.deleted.append(name)
 
 

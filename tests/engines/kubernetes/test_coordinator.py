@@ -16,8 +16,8 @@ from tests.engines.kubernetes.specs import spec
 from timonel.engines import JobStatus
 from timonel.engines.kubernetes import coordinator as module
 from timonel.engines.kubernetes import coordinator_start
-from timonel.engines.kubernetes.api_thread import Seen
-from timonel.engines.kubernetes.coordinator import Coordinator, Terminated
+from timonel.engines.kubernetes.api_thread import SeenCluster
+from timonel.engines.kubernetes.coordinator import Coordinator, PodDeleted
 from timonel.engines.kubernetes.files import thread
 from timonel.engines.kubernetes.job_log import LogReader
 from timonel.engines.kubernetes.job_store import bucket_of
@@ -48,8 +48,8 @@ class QuietApi:
     def fileno(self) -> int:
         return self._wake
 
-    def read(self) -> Seen:
-        return Seen()
+    def read(self) -> SeenCluster:
+        return SeenCluster()
 
     def check_lease(self) -> None:
         self.on_check()
@@ -130,7 +130,7 @@ def test_the_last_output_is_in_the_bucket_when_a_coordinator_is_replaced(
             terminate(coordinator)
 
     api.on_check = on_check
-    with pytest.raises(Terminated):
+    with pytest.raises(PodDeleted):
         coordinator.run()
     lines = LogReader(bucket_of(workspace).store, "one").read()
     assert [line.text for line in lines] == ["saved step 7"]
@@ -148,7 +148,7 @@ def test_the_events_of_a_run_are_read_again_after_an_error(
 
     monkeypatch.setattr(coordinator._bucket.runs, "pull", pull)
     api.on_check = lambda: terminate(coordinator) if api.published else None
-    with pytest.raises(Terminated):
+    with pytest.raises(PodDeleted):
         coordinator.run()
     assert pulled == ["one"] * 3
 
@@ -172,7 +172,7 @@ def test_a_coordinator_shows_what_it_waits_for(
 
     monkeypatch.setattr(coordinator, "_save", save)
     api.on_check = on_check
-    with pytest.raises(Terminated):
+    with pytest.raises(PodDeleted):
         coordinator.run()
     first, last = api.published[0], api.published[-1]
     assert first.message == "waiting to transfer files: cannot write s3://bucket: access denied"

@@ -17,7 +17,7 @@ from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.engines import CommandSpec, FailureCause, JobSpec, JobState, JobStatus, RoleSpec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import Call
+from timonel.engines.kubernetes.api_errors import ApiCall
 from timonel.engines.kubernetes.job_store import read_spec, read_status
 from timonel.engines.kubernetes.names import STOP_ANNOTATION
 from timonel.engines.kubernetes.settings import ClusterSettings
@@ -267,7 +267,7 @@ class InterruptedApi(Api):
     fail: Callable[[], None] | None = None
 
     def _exchange(
-        self, call: Call, query: Mapping[str, str] | None, body: Any, content_type: str
+        self, call: ApiCall, query: Mapping[str, str] | None, body: Any, content_type: str
     ) -> tuple[int, bytes]:
         is_here = False
         if call.verb in {"create", "patch"} and self.fail is not None:

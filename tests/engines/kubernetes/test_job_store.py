@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 
 from tests.engines.kubernetes.shared import Pod
-from timonel.engines.kubernetes.files.changes import Change, Objects
+from timonel.engines.kubernetes.files.changes import Change, SharedContents
 from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import fetch_files
 from timonel.storage import Workspace
@@ -43,7 +43,7 @@ def test_names_that_lead_out_of_the_target_are_skipped(tmp_path: Path) -> None:
     uri = f"memory://{uuid.uuid4().hex}"
     store, target = ObjectStore(uri), tmp_path / "parent" / "target"
     index = IndexStore(store, "one")
-    part = Objects(store, "one").add(b"content")
+    part = SharedContents(store, "one").add(b"content")
     for name in ("jobs/one/../out", "jobs/one//out", "jobs/two/out", "/out", "jobs/one/in"):
         index.add(Change(name, (part,)))
     index.save()

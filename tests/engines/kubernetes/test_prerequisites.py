@@ -14,7 +14,7 @@ from tests.engines.kubernetes.specs import SETTINGS, spec
 from timonel.engines.kubernetes import KubernetesEngine
 from timonel.engines.kubernetes.job_store import check_writable
 from timonel.engines.kubernetes.prerequisites import check_pod_user
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.rights import ClusterRight
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import InputError, SpecError
 from timonel.storage import Workspace, find_workspace
@@ -49,7 +49,7 @@ def test_a_queue_without_kueue_is_an_error(bucket: Workspace) -> None:
 
 def test_users_who_may_not_read_queues_can_use_one(bucket: Workspace) -> None:
     api = MemoryApi()
-    api.denied.add(Right("kueue.x-k8s.io", "localqueues", "get"))
+    api.denied.add(ClusterRight("kueue.x-k8s.io", "localqueues", "get"))
     KubernetesEngine(bucket, api, _WITH_QUEUE).submit(spec())
     assert ("Job", "train-flowers") in api.objects
 
@@ -69,7 +69,7 @@ def test_a_claim_that_does_not_exist_is_an_error(bucket: Workspace) -> None:
 
 def test_users_who_may_not_read_claims_can_use_one(bucket: Workspace) -> None:
     api = MemoryApi()
-    api.denied.add(Right("", "persistentvolumeclaims", "get"))
+    api.denied.add(ClusterRight("", "persistentvolumeclaims", "get"))
     KubernetesEngine(bucket, api, _WITH_CLAIM).submit(spec())
     assert ("Job", "train-flowers") in api.objects
 

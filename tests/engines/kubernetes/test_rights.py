@@ -19,7 +19,7 @@ from timonel.engines.kubernetes.lease import LEASE_S, Lease, claim
 from timonel.engines.kubernetes.manifests import job_manifests
 from timonel.engines.kubernetes.names import STATUS_KEY
 from timonel.engines.kubernetes.rights import (
-    Right,
+    ClusterRight,
     coordinator_rules,
     service_rules,
     subject,
@@ -30,13 +30,13 @@ from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError, SpecError
 from timonel.storage import find_workspace
 
-_FINALIZERS = Right("batch", "jobs/finalizers", "update")
-_PORT_FORWARD = {Right("", "pods/portforward", verb) for verb in ("create", "get")}
+_FINALIZERS = ClusterRight("batch", "jobs/finalizers", "update")
+_PORT_FORWARD = {ClusterRight("", "pods/portforward", verb) for verb in ("create", "get")}
 
 
-def _rights(rules: list[dict[str, list[str]]]) -> set[Right]:
+def _rights(rules: list[dict[str, list[str]]]) -> set[ClusterRight]:
     return {
-        Right(group, resource, verb)
+        ClusterRight(group, resource, verb)
         for rule in rules
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -100,7 +100,7 @@ def test_coordinators_have_the_rights_that_they_use(
     thread.resize({"worker": 2})
     thread.expect(["worker-0"])
     thread.start()
-    eventually(lambda: Right("", "pods", "delete") in api.used)
+    eventually(lambda: ClusterRight("", "pods", "delete") in api.used)
     thread.close(10.0)
     lease.release()
     assert api.used == _rights(coordinator_rules("one", ["one", "one-worker"]))
@@ -109,7 +109,7 @@ def test_coordinators_have_the_rights_that_they_use(
 def test_services_have_the_rights_to_manage_services() -> None:
     api = MemoryApi()
     _manage_services(api, uses_engine=False)
-    finalizers = Right("apps", "deployments/finalizers", "update")
+    finalizers = ClusterRight("apps", "deployments/finalizers", "update")
     assert api.used | {finalizers} == _rights(service_rules())
 
 
@@ -191,8 +191,8 @@ def test_the_role_has_these_rights_and_the_binding_names_it() -> None:
 
 
 def test_users_may_forward_ports_of_endpoints() -> None:
-    reads = {Right("", "services", "get"), Right("apps", "deployments", "get")}
-    pods = {Right("", "pods", verb) for verb in ("get", "list", "watch")}
+    reads = {ClusterRight("", "services", "get"), ClusterRight("apps", "deployments", "get")}
+    pods = {ClusterRight("", "pods", verb) for verb in ("get", "list", "watch")}
     assert set(user_rights()) >= _PORT_FORWARD | reads | pods
     assert not _rights(service_rules()) & _PORT_FORWARD
 

@@ -12,7 +12,7 @@ from tests.contracts.engines import eventually
 from tests.engines.kubernetes.memory_api import MemoryApi
 from timonel.engines.kubernetes import watched as module
 from timonel.engines.kubernetes.api import Event, Object, ObjectList
-from timonel.engines.kubernetes.api_errors import GoneError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError, GoneError
 from timonel.engines.kubernetes.watched import Watched
 from timonel.errors import EngineError
 
@@ -111,7 +111,7 @@ def test_a_server_that_is_away_leaves_the_last_objects(watch: Any) -> None:
     watched = watch(server)
     assert _versions(watched) == {"a": "1"}
     for _ in range(3):
-        server.changes.put(UnavailableError("away"))
+        server.changes.put(ClusterUnavailableError("away"))
     eventually(lambda: len(server.watched) == 4)
     assert _versions(watched) == {"a": "1"}
     server.changes.put(("MODIFIED", _pod("a", 7)))

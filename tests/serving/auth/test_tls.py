@@ -12,7 +12,7 @@ import pytest
 
 from tests.serving.auth.certificates import Authority
 from timonel.errors import SpecError
-from timonel.serving.auth.access import Access
+from timonel.serving.auth.access import ServerAccess
 from timonel.serving.auth.tls import (
     read_ssl_config,
     rest_context,
@@ -136,7 +136,7 @@ def test_mutual_tls_admits_and_names_clients(place, by_config):
     )
 
     async def run():
-        server, port = await _serving(Access(AccessSettings(**rules)))
+        server, port = await _serving(ServerAccess(AccessSettings(**rules)))
         try:
             assert await _ask(place, port, "robot") == "robot"
             assert await _ask(place, port) == "UNAVAILABLE"

@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from timonel.serving.batching.queue import (
     NaturalQueue,
     ParameterQueue,
+    QueuedRequest,
     QueueLimits,
     Queues,
-    Request,
 )
 from timonel.serving.status import Code, StatusError
 
@@ -21,7 +21,7 @@ LIMITS = QueueLimits(request_rows=8, batch_rows=8, timeout_s=1.0, batches=2)
 
 
 def task_of(rows, arrived, deadline=None, key=()):
-    task = Request("s", {"x": np.zeros(rows)}, ["x"], arrived, deadline)
+    task = QueuedRequest("s", {"x": np.zeros(rows)}, ["x"], arrived, deadline)
     task.rows, task.key = rows, key
     return task
 

@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from timonel.serving.batching.queue import Request
+from timonel.serving.batching.queue import QueuedRequest
 from timonel.serving.batching.scheduled_model import ScheduledModel
-from timonel.serving.inference.flow import Codec, Flow, Run
+from timonel.serving.inference.flow import Codec, Flow, SignatureRun
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.signature import Signature, TensorSpec, string_array
 from timonel.serving.status import Code, NotStartedError, StatusError
@@ -39,7 +39,7 @@ class Model(ScheduledModel):
 
 
 def failed(error):
-    request = Request("serving_default", {}, ["y"], 0.0)
+    request = QueuedRequest("serving_default", {}, ["y"], 0.0)
     request.set_exception(error)
     return request
 
@@ -63,7 +63,7 @@ class Twice(Codec[list]):
     def prepare(self, acquire):
         call = acquire(ModelSpec(self.model))
         self.timeout_s = self.asked_s
-        return [Run(call.signature(""), {"x": self.x})] * self.runs
+        return [SignatureRun(call.signature(""), {"x": self.x})] * self.runs
 
     def encode(self, call, outputs):
         return [(call.name, call.version), *(each["y"].tolist() for each in outputs)]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from timonel.serving.manager.tasks import Task, Tasks
+from timonel.serving.manager.tasks import ModelTask, Tasks
 
 _YIELD_S = 5.0
 _SLOW_S = 30.0
@@ -46,7 +46,7 @@ class Rig:
         def expired(tasks):
             self.log.append((name, f"expired: {tasks}"))
 
-        self.loads.submit(Task(name, work, ended, expired))
+        self.loads.submit(ModelTask(name, work, ended, expired))
 
     def end(self, name):
         self.ends[name].set()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from timonel.errors import SpecError
 from timonel.training.kubeflow import manifest, pods
-from timonel.training.kubeflow.job import Limits
+from timonel.training.kubeflow.job import JobLimits
 from timonel.training.kubeflow.manifest import ManifestJob, parse_manifest
 
 MANIFESTS = Path(__file__).parent / "manifests"
@@ -43,7 +43,7 @@ def test_defaults_are_those_of_kubeflow() -> None:
     (replica,) = job.replicas.values()
     assert (replica.replicas, replica.restart) == (1, "Never")
     assert (job.name, job.success, job.notes) == (None, "chief", ())
-    assert job.limits == Limits(restarts=None, runtime_s=None)
+    assert job.limits == JobLimits(restarts=None, runtime_s=None)
 
 
 @pytest.mark.parametrize(

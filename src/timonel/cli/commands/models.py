@@ -12,7 +12,7 @@ from timonel.cli.deletion import add_delete
 from timonel.cli.groups import Json, StyledCommand, noun
 from timonel.cli.options import given, takes
 from timonel.cli.settings import GlobalOptions
-from timonel.edge.convert_options import BenchOptions, ConvertOptions
+from timonel.edge.convert_options import BenchOptions, ModelConvertOptions
 from timonel.errors import ModelError, NotFoundError, SpecError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def check(
 
 
 @app.command(cls=StyledCommand)
-@takes(ConvertOptions)
+@takes(ModelConvertOptions)
 def convert(
     ctx: typer.Context, model: Annotated[str, MODEL], json: Json = False, **options: Any
 ) -> None:

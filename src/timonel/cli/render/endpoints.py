@@ -10,7 +10,7 @@ from rich.text import Text
 
 from timonel.cli.render.output import clock, iso
 from timonel.cli.render.tables import pairs, status, table
-from timonel.cli.render.view import STATUS, WORDS, Field, Kind, View
+from timonel.cli.render.view import STATUS, WORDS, Field, ValueKind, View
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -119,7 +119,7 @@ def _replica_documents(endpoint: Endpoint) -> list[dict[str, Any]]:
     ]
 
 
-_BY_VERSION = Kind(
+_BY_VERSION = ValueKind(
     json=lambda versions: {str(n): each.model_dump(mode="json") for n, each in versions.items()}
 )
 ENDPOINT = View(

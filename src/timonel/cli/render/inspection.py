@@ -14,7 +14,7 @@ from timonel.styles import from_here, plain
 from timonel.units import format_seconds
 
 if TYPE_CHECKING:
-    from timonel.data import Comparison, Inspection, Profile, Record, Report, Verification
+    from timonel.data import Comparison, DatasetReport, Inspection, Profile, Record, Verification
     from timonel.data.inspection.profile import Feature
     from timonel.data.schema import Split
 
@@ -93,7 +93,7 @@ def statistics_page(found: Mapping[Split, Profile]) -> RenderableType:
     return Group(*parts)
 
 
-def report_lines(found: Report) -> RenderableType:
+def report_lines(found: DatasetReport) -> RenderableType:
     """Render the warnings of a report, and where it is."""
     warnings = [Text(f"warning: {line}", style="yellow") for line in found.warnings]
     return Group(*warnings, Text(f"{from_here(found.uri)}: {found.records:,} records"))

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, status, table
-from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, Kind, View
+from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, ValueKind, View
 
 if TYPE_CHECKING:
     from timonel.engines import JobStatus, RoleSize, TaskStatus
@@ -62,7 +62,7 @@ def ending(task: TaskStatus) -> str | None:
     return None if task.exit_code is None else str(task.exit_code)
 
 
-_TASKS = Kind(
+_TASKS = ValueKind(
     json=lambda tasks: [{"id": each.task_id, **each.model_dump(mode="json")} for each in tasks]
 )
 JOB = View(

@@ -18,7 +18,7 @@ from timonel.styles import number
 if TYPE_CHECKING:
     from timonel.models import ModelVersion
     from timonel.models.runtime_choice import Choice, Evidence
-    from timonel.models.schema import CheckResult, Comparison, TensorInfo
+    from timonel.models.schema import CheckResult, HolderComparison, TensorInfo
     from timonel.storage.aliases import AliasChange
 
 _CHECK_STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
@@ -83,7 +83,7 @@ def _runtime(version: ModelVersion) -> str | None:
     return f"{found.runtime} ({found.reason})"
 
 
-def _comparison(found: Comparison | None) -> str | None:
+def _comparison(found: HolderComparison | None) -> str | None:
     if found is None:
         return None
     verdict = f"became {found.alias}" if found.is_better else f"did not become {found.alias}"

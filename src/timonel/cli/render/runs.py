@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from timonel.cli.render.tables import pairs, printable, sparkline, status, table
-from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, Kind, View
+from timonel.cli.render.view import MOMENT, SECONDS, STATUS, Field, ValueKind, View
 from timonel.styles import number
 from timonel.tracking.pace import Paces, format_ms
 
@@ -216,8 +216,10 @@ def _heading(run: RunRecord) -> Any:
     return run.name or (None if run.script is None else printable(run.script, "dim"))
 
 
-_METRICS = Kind(json=lambda found: {name: _json_number(value) for name, value in found.items()})
-_SERIES = Kind(
+_METRICS = ValueKind(
+    json=lambda found: {name: _json_number(value) for name, value in found.items()}
+)
+_SERIES = ValueKind(
     json=lambda series: {
         name: [{**vars(point), "value": _json_number(point.value)} for point in points]
         for name, points in series.items()

@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """How values are shown to people, and written as JSON."""
 
     show: Callable[[Any], Any] = lambda value: value
     json: Callable[[Any], Any] = lambda value: value
 
 
-PLAIN = Kind()
-MOMENT = Kind(clock, iso)
-SECONDS = Kind(format_seconds, lambda value: round(value, 3))
-BYTES = Kind(format_bytes)
-STATUS = Kind(status)
-WORDS = Kind(lambda words: ", ".join(words) or None, list)
+PLAIN = ValueKind()
+MOMENT = ValueKind(clock, iso)
+SECONDS = ValueKind(format_seconds, lambda value: round(value, 3))
+BYTES = ValueKind(format_bytes)
+STATUS = ValueKind(status)
+WORDS = ValueKind(lambda words: ", ".join(words) or None, list)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Field:
     """
 
     key: str = ""
-    kind: Kind = PLAIN
+    kind: ValueKind = PLAIN
     get: Callable[[Any], Any] | None = None
     column: str = ""
     line: str = ""

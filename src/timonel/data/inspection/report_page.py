@@ -57,7 +57,7 @@ _STYLE = """
 
 
 @dataclass(frozen=True)
-class Report:
+class DatasetReport:
     """Report of a dataset.
 
     Args:
@@ -81,7 +81,7 @@ def report(
     out: str | os.PathLike[str] = "report.html",
     *,
     progress: Progress | None = None,
-) -> Report:
+) -> DatasetReport:
     """Write one HTML page about a dataset; it loads no other files.
 
     It has the counts per split and label, distributions and missing values of all columns,
@@ -104,7 +104,7 @@ def report(
     sections = _Page(opened, survey(opened, per_label, progress))
     page.write(sections.html().encode("utf-8", "backslashreplace"))
     found = sections.survey
-    return Report(
+    return DatasetReport(
         page.uri, opened.count(), found.identical.groups, len(found.pairs), tuple(sections.warnings)
     )
 

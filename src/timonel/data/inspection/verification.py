@@ -21,7 +21,7 @@ from timonel.data.manifest import (
     MANIFEST_NAME,
     Manifest,
     Shard,
-    Sidecar,
+    SideFile,
     checksum_of,
     read_manifest,
 )
@@ -159,7 +159,7 @@ class _Check:
         return numbers
 
     @contextlib.contextmanager
-    def file(self, file: Shard | Sidecar) -> Iterator[Path | None]:
+    def file(self, file: Shard | SideFile) -> Iterator[Path | None]:
         """Check the digest of a file, and yield its path unless it is missing."""
         location = self._root / file.name  # keeps a temporary copy
         paths: list[Path] = []

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from timonel.data.journal import Journal
-from timonel.data.shards import Job, ShardPlan
+from timonel.data.shards import ConversionJob, ShardPlan
 from timonel.errors import SpecError
 
 GROUP = "timonel.runners"
@@ -53,7 +53,7 @@ class Runner(abc.ABC):
             )
 
     @abc.abstractmethod
-    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+    def run(self, job: ConversionJob, plans: Sequence[ShardPlan], report: Report) -> None:
         """Write all shards; return when the journal has the outcome of each.
 
         If it raises, or is stopped by an exception such as `KeyboardInterrupt`, no writer is left

@@ -26,7 +26,7 @@ from timonel.data.runners.base import PortableWork, RemoteRunner, Report
 from timonel.data.runners.exchange import Exchange
 from timonel.data.runners.portable import PortableJob
 from timonel.data.runners.worker_wheel import build_wheel
-from timonel.data.shards import Job, ShardPlan
+from timonel.data.shards import ConversionJob, ShardPlan
 from timonel.data.sources.tablefile import MemoryTable
 from timonel.errors import InputError, MissingExtraError, NotFoundError, SpecError
 from timonel.storage import is_local, join
@@ -64,7 +64,7 @@ class BeamRunner(RemoteRunner):
         except ImportError as error:
             raise MissingExtraError("the beam runner", "beam") from error
 
-    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+    def run(self, job: ConversionJob, plans: Sequence[ShardPlan], report: Report) -> None:
         """Run one pipeline for all shards."""
         if isinstance(job.source.location, MemoryTable):
             raise SpecError(

@@ -14,7 +14,7 @@ from functools import partial
 from typing import ClassVar
 
 from timonel.data.runners.base import Report, Runner
-from timonel.data.shards import Job, ReadRecord, ShardPlan, read_one, write_one
+from timonel.data.shards import ConversionJob, ReadRecord, ShardPlan, read_one, write_one
 from timonel.data.sources.base import Entry, Source
 from timonel.processes.ahead import call_ahead
 from timonel.processes.cores import usable_cores
@@ -30,7 +30,7 @@ class LocalRunner(Runner):
 
     plugin: ClassVar[str] = "local"
 
-    def run(self, job: Job, plans: Sequence[ShardPlan], report: Report) -> None:
+    def run(self, job: ConversionJob, plans: Sequence[ShardPlan], report: Report) -> None:
         """Write the shards one after the other, reading ahead in threads."""
         entries = (entry for plan in plans for entry in job.journal.entries(plan))
         with closing(_read_ahead(job.source, entries)) as records:

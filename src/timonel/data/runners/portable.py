@@ -10,14 +10,14 @@ from typing import Any
 from timonel.data.runners.base import ShardWriter
 from timonel.data.runners.worker_wheel import CONVERSION
 from timonel.data.schema import Compression
-from timonel.data.shards import ConversionJournal, Job, ShardPlan, write_one
+from timonel.data.shards import ConversionJob, ConversionJournal, ShardPlan, write_one
 from timonel.data.sources import Source, SourceOptions, installed_sources
 from timonel.storage.location import Location
 
 
 @dataclass(frozen=True)
 class PortableJob:
-    """A conversion as plain values, from which each worker makes its own `Job`."""
+    """A conversion as plain values, from which each worker makes its own `ConversionJob`."""
 
     plugin: str
     location: str
@@ -27,7 +27,7 @@ class PortableJob:
     is_multilabel: bool
 
     @classmethod
-    def of(cls, job: Job) -> PortableJob:
+    def of(cls, job: ConversionJob) -> PortableJob:
         """Return the plain values of a conversion."""
         source = job.source
         return cls(
@@ -65,5 +65,5 @@ class _Writer(ShardWriter):
         self, plan: ShardPlan, journal: ConversionJournal, tick: Callable[[int], None]
     ) -> None:
         of = self._portable
-        job = Job(self._source, journal, of.labels, of.compression, of.is_multilabel)
+        job = ConversionJob(self._source, journal, of.labels, of.compression, of.is_multilabel)
         write_one(plan, job, tick=lambda: tick(1))

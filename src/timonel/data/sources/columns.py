@@ -115,7 +115,7 @@ class NumberColumn:
 
 
 @dataclass(frozen=True)
-class Words:
+class WordArray:
     """Column of words; missing values are empty."""
 
     codes: npt.NDArray[np.int32]
@@ -148,7 +148,7 @@ def vocabulary_of(words: WordStatistics, given: tuple[str, ...], most: int) -> d
     return {"vocabulary": tuple(sorted(known[:most])), "dropped": max(0, len(known) - most)}
 
 
-Values = NumberColumn | Words
+Values = NumberColumn | WordArray
 
 
 def is_missing(text: str) -> bool:

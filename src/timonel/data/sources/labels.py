@@ -11,7 +11,7 @@ import pyarrow as pa
 from timonel.data.manifest import Rejected
 from timonel.data.schema import PLAIN_NUMBERS, Task
 from timonel.data.sources.arrow import has_several_labels, is_text, usable, value_type
-from timonel.data.sources.columns import Kinds, NumberColumn, Words, count
+from timonel.data.sources.columns import Kinds, NumberColumn, WordArray, count
 from timonel.data.sources.inference import has_codes, infer
 from timonel.data.sources.markers import usable_words
 from timonel.data.sources.tablefile import TableFile
@@ -86,7 +86,7 @@ class LabelColumn:
             )
 
     def _classes(self, values: Any) -> list[str | float]:
-        return list(Words.of(self._words(values)).texts())
+        return list(WordArray.of(self._words(values)).texts())
 
     def _words(self, values: Any) -> Any:
         texts, warnings = usable_words(

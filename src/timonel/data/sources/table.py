@@ -38,7 +38,7 @@ from timonel.data.sources.columns import (
     Kinds,
     NumberColumn,
     Values,
-    Words,
+    WordArray,
     is_missing,
     numeric_column,
     shorten,
@@ -208,19 +208,19 @@ class TableSource(Source):
             self._dropped[name] = hashes_of(NumberColumn.of(kinds))
         elif found.role == "categorical":
             texts, _ = usable_words(name, kinds.values, (), is_typed=self._file.is_typed)
-            self._dropped[name] = hashes_of(Words.of(texts))
+            self._dropped[name] = hashes_of(WordArray.of(texts))
 
-    def _words(self, name: str, values: Any) -> Words:
+    def _words(self, name: str, values: Any) -> WordArray:
         known = self.options.vocabularies.get(name, ())
         texts, warnings = usable_words(name, values, known, is_typed=self._file.is_typed)
         self._warnings += warnings
-        return Words.of(texts)
+        return WordArray.of(texts)
 
     def _unknown_words(self) -> Iterator[str]:
         """Yield a warning for each column with words outside its given vocabulary."""
         for name, known in self.options.vocabularies.items():
             column = self._columns.get(name)
-            if isinstance(column, Words) and (new := sorted({*column.words} - {*known, ""})):
+            if isinstance(column, WordArray) and (new := sorted({*column.words} - {*known, ""})):
                 what = "1 word is" if len(new) == 1 else f"{len(new):,} words are"
                 yield (
                     f"column {name}: {what} not in the vocabulary of the schema, such as "

@@ -17,7 +17,7 @@ from pathlib import Path
 from timonel.endpoints.control.activator import listen
 from timonel.endpoints.control.console.address import bind_pages
 from timonel.endpoints.control.console.app import Console
-from timonel.endpoints.control.controller import Controller
+from timonel.endpoints.control.controller import EndpointController
 from timonel.endpoints.control.envoy import EnvoyService, EnvoySidecar
 from timonel.endpoints.control.gateway import Gateway
 from timonel.endpoints.control.health import Health
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 async def _serve(
-    controller: Controller,
+    controller: EndpointController,
     console: Console,
     health: socket.socket,
     pages: socket.socket,
@@ -81,7 +81,7 @@ def _run_alone(workspace: Workspace, host: str, port: int) -> None:
         sockets = runtime_dir(workspace.endpoints)
         process = EnvoyService(engine, sockets)
         gateway = Gateway(process, workspace.endpoints / ".gateway", sockets)
-        controller = Controller(workspace, engine, process, gateway)
+        controller = EndpointController(workspace, engine, process, gateway)
         console = Console(
             engine.documents(FOLDER),
             lambda name: workspace.endpoints / name / "history.jsonl",
@@ -99,7 +99,7 @@ def _run_with_sidecar(workspace: Workspace, host: str, port: int, folder: Path) 
         each.mkdir(mode=0o700, exist_ok=True)
     process = EnvoySidecar(sockets, sidecar.READY_PORT)
     gateway = Gateway(process, folder / sidecar.CONFIG, sockets)
-    controller = Controller(workspace, engine, process, gateway, host=host)
+    controller = EndpointController(workspace, engine, process, gateway, host=host)
     console = Console(
         engine.documents(FOLDER), lambda name: history / f"{name}.jsonl", controller.recent_loads
     )

@@ -23,7 +23,7 @@ from functools import partial
 from timonel.endpoints.access_documents import AccessDocuments
 from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.answers import AnswerReader
-from timonel.endpoints.control.endpoint import Endpoint
+from timonel.endpoints.control.endpoint import ControlledEndpoint
 from timonel.endpoints.control.envoy import EnvoyProcess
 from timonel.endpoints.control.exposures import Exposures
 from timonel.endpoints.control.faults import Faults
@@ -32,7 +32,7 @@ from timonel.endpoints.control.peers import Peers
 from timonel.endpoints.control.plan import initial_replicas, services_by_version, start_failures
 from timonel.endpoints.control.rollouts import Rollouts
 from timonel.endpoints.control.samples import replica_key
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 from timonel.endpoints.control.service import SERVICE, apply_current
 from timonel.endpoints.control.sizing import Sizing
 from timonel.endpoints.control.warm import PERIOD_S, keep_zygote
@@ -59,7 +59,7 @@ _UNUSED_S = 30.0
 logger = logging.getLogger(__name__)
 
 
-class Controller:
+class EndpointController:
     """Runs the endpoints of a workspace until the last one is deleted.
 
     Args:
@@ -89,7 +89,7 @@ class Controller:
         self._led_at = -math.inf
         self._exposures = Exposures(engine)
         self._unused_since: float | None = None
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[str, ControlledEndpoint] = {}
         self._services: dict[str, ServiceStatus] = {}
         self._rollouts = Rollouts()
         self._answers = AnswerReader()
@@ -119,7 +119,7 @@ class Controller:
             except TimeoutError:
                 continue
 
-    def recent_loads(self) -> dict[str, dict[int, Load | None]]:
+    def recent_loads(self) -> dict[str, dict[int, ReplicaLoad | None]]:
         """Return the load of the last seconds by endpoint and version."""
         now = self._clock()
         return {
@@ -233,7 +233,7 @@ class Controller:
             del self._endpoints[name]
         for name in found.keys() - self._endpoints.keys():
             before = self._gateway.route(name)
-            self._endpoints[name] = Endpoint(
+            self._endpoints[name] = ControlledEndpoint(
                 found[name],
                 self._workspace,
                 before,
@@ -245,7 +245,7 @@ class Controller:
         return AccessDocuments.of(self._engine, name).read(contents)
 
     async def _apply(
-        self, endpoint: Endpoint, services: Mapping[int, ServiceStatus], now: float
+        self, endpoint: ControlledEndpoint, services: Mapping[int, ServiceStatus], now: float
     ) -> None:
         """Create, change and delete the services of an endpoint."""
         if endpoint.folder.is_deleted:
@@ -269,7 +269,7 @@ class Controller:
         await self._exposures.expose(endpoint.latest.spec, now)
 
     async def _delete_endpoint(
-        self, endpoint: Endpoint, services: Mapping[int, ServiceStatus]
+        self, endpoint: ControlledEndpoint, services: Mapping[int, ServiceStatus]
     ) -> None:
         await self._delete(services.values())
         if not services:
@@ -277,7 +277,9 @@ class Controller:
             await asyncio.to_thread(endpoint.folder.remove)
             del self._endpoints[endpoint.name]
 
-    async def _apply_version(self, endpoint: Endpoint, version: int, spec: ServiceSpec) -> None:
+    async def _apply_version(
+        self, endpoint: ControlledEndpoint, version: int, spec: ServiceSpec
+    ) -> None:
         before = endpoint.services.get(version)
         if before is None:
             size = initial_replicas(endpoint.latest.spec, version, endpoint.services)
@@ -350,13 +352,13 @@ class Controller:
         admins = self._gateway.admins | self._peers.admins
         await asyncio.to_thread(self._rollouts.step, now, planned, admins, answers)
 
-    async def _scale(self, endpoint: Endpoint, now: float) -> None:
+    async def _scale(self, endpoint: ControlledEndpoint, now: float) -> None:
         if not self._leads:
             await self._sizing.start_first(endpoint)
         elif await self._sizing.scale(endpoint, now):
             self._wake.set()
 
-    async def _save(self, endpoint: Endpoint, now: float) -> None:
+    async def _save(self, endpoint: ControlledEndpoint, now: float) -> None:
         """Save the states of autoscalers from time to time."""
         for version, scaler in endpoint.scalers.items():
             state = scaler.unsaved(now)
@@ -376,7 +378,7 @@ class Controller:
                 if service.ready and is_known:
                     self.activator.release(name)
 
-    async def _publish(self, endpoint: Endpoint, now: float) -> None:
+    async def _publish(self, endpoint: ControlledEndpoint, now: float) -> None:
         with endpoint.faults.of("status"):
             rejected = self._rejected.get(endpoint.name)
             held, fault = self._sizing.held, self._faults.message

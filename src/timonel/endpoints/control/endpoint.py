@@ -13,8 +13,8 @@ from timonel.endpoints.control.plan import Plan, plan, ready_addresses, service_
 from timonel.endpoints.control.scaling import Scaler
 from timonel.endpoints.control.warm import uses_tensorflow
 from timonel.endpoints.control.watched_files import AccessFiles
-from timonel.endpoints.folder import EndpointFolder, Revision, VersionStatus
-from timonel.endpoints.gateway.parts import Route, Secrets
+from timonel.endpoints.folder import EndpointFolder, ObservedVersion, Revision
+from timonel.endpoints.gateway.parts import EndpointRoute, Secrets
 from timonel.endpoints.spec import Access, service_name
 from timonel.engines import ServiceSpec, ServiceStatus
 from timonel.errors import CorruptError, SpecError, TimonelError
@@ -25,7 +25,7 @@ _SETTLE_S = 2.0
 """Time from a change of the traffic to the end of replicas that get none."""
 
 
-class Endpoint:
+class ControlledEndpoint:
     """An endpoint: its revisions, what should be, and its autoscalers.
 
     Args:
@@ -40,7 +40,7 @@ class Endpoint:
         self,
         folder: EndpointFolder,
         workspace: Workspace,
-        before: Route | None,
+        before: EndpointRoute | None,
         read_contents: Callable[[str], Secrets],
         sockets: str | None = None,
     ) -> None:
@@ -214,7 +214,7 @@ class Endpoint:
             made.expect(learned[-1], spec.traffic.percent.get(version, 0) / 100)
         return made
 
-    def route(self, now: float) -> Route | None:
+    def route(self, now: float) -> EndpointRoute | None:
         """Return what the gateway needs; None if it must not accept requests."""
         if self.plan is None or self.routed is None:
             # Nothing can be read: what applied before stays, with the replicas of today.
@@ -227,7 +227,7 @@ class Endpoint:
             secrets = self._read_files(spec.access, now)
         if not secrets.has(spec.access):
             return None
-        found = Route(spec, self.routed.spec.traffic, secrets=secrets)
+        found = EndpointRoute(spec, self.routed.spec.traffic, secrets=secrets)
         return replace(found, ready=ready_addresses(found, self.services))
 
     def _read_files(self, access: Access, now: float) -> Secrets:
@@ -268,11 +268,11 @@ class Endpoint:
 
     def _version_status(
         self, scaler: Scaler, service: ServiceStatus | None, now: float, held: int | None
-    ) -> VersionStatus:
+    ) -> ObservedVersion:
         load, decision = scaler.load(now), scaler.decision
         replicas = () if service is None else service.replicas
         messages = [each.message for each in replicas if each.message]
-        return VersionStatus(
+        return ObservedVersion(
             ready=0 if service is None else len(service.ready),
             running=len(replicas),
             desired=0 if service is None else service.requested,

@@ -16,8 +16,8 @@ from timonel.endpoints.control.samples import replica_key
 from timonel.endpoints.gateway.files import ConfigFiles
 from timonel.endpoints.gateway.parts import (
     PROTOCOLS,
+    EndpointRoute,
     Places,
-    Route,
     cluster_name,
     endpoint_of,
     table_name,
@@ -29,7 +29,7 @@ from timonel.engines import ReplicaStatus, ServiceStatus
 _MAX_CONNECTIONS = 50_000
 _STORED = "_routes"
 """File with all routes, for the next control plane."""
-_ROUTES = TypeAdapter(list[Route])
+_ROUTES = TypeAdapter(list[EndpointRoute])
 _REFUSALS = r"^(cluster_manager\.cds|http\..+\.rds\..+|cluster\..+)\.update_(rejected|failure)$"
 _NEW_S = 10.0
 _SETTLE_S = 2.0
@@ -51,7 +51,7 @@ class Gateway:
         self._sockets = sockets
         self._places = Places(config, self.activator_socket, authorities())
         self._files = ConfigFiles(config)
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, EndpointRoute] = {}
         # What another release wrote may be unreadable.
         with contextlib.suppress(ValidationError):
             stored = self._files.read(_STORED).get("routes", [])
@@ -61,11 +61,11 @@ class Gateway:
         self._refusals: dict[str, dict[str, int]] = {}
         self._refused: set[str] = set()
 
-    def route(self, endpoint: str) -> Route | None:
+    def route(self, endpoint: str) -> EndpointRoute | None:
         """Return what was written of an endpoint last, also by an earlier process."""
         return self._routes.get(endpoint)
 
-    def write(self, routes: Sequence[Route]) -> None:
+    def write(self, routes: Sequence[EndpointRoute]) -> None:
         """Write the configuration.
 
         Raises:

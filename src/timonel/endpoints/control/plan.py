@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from timonel.endpoints.autoscaling import ScalingPolicy
 from timonel.endpoints.folder import Revision
-from timonel.endpoints.gateway.parts import PROTOCOLS, Protocol, Route
+from timonel.endpoints.gateway.parts import PROTOCOLS, EndpointRoute, Protocol
 from timonel.endpoints.spec import EndpointSpec, service_name, version_of
 from timonel.engines import AutoscalerSpec, HealthCheck, ServiceSpec, ServiceStatus
 from timonel.serving.status import without_folders
@@ -170,7 +170,7 @@ def autoscaler_spec(policy: ScalingPolicy) -> AutoscalerSpec | None:
 
 
 def ready_addresses(
-    route: Route, services: Mapping[int, ServiceStatus]
+    route: EndpointRoute, services: Mapping[int, ServiceStatus]
 ) -> dict[int, dict[Protocol, tuple[str, ...]]]:
     """Return the addresses of ready replicas by version and protocol.
 

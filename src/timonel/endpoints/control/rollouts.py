@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from timonel.endpoints.control.endpoint import Endpoint
+from timonel.endpoints.control.endpoint import ControlledEndpoint
 from timonel.endpoints.folder import EndpointFolder, Revision
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
@@ -46,7 +46,7 @@ class Rollouts:
     def step(
         self,
         now: float,
-        endpoints: Iterable[Endpoint],
+        endpoints: Iterable[ControlledEndpoint],
         admins: Mapping[str, Admin],
         answers: Mapping[str, Sequence[Answer]],
     ) -> None:
@@ -133,7 +133,7 @@ class _Runner:
     def step(
         self,
         now: float,
-        endpoint: Endpoint,
+        endpoint: ControlledEndpoint,
         counts: Mapping[int, Counts],
         answers: Mapping[str, Sequence[Answer]],
     ) -> None:

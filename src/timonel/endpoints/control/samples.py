@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from timonel.endpoints.autoscaling import ReplicaSample, ScalingPolicy
 from timonel.endpoints.autoscaling.policy import Metric
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 from timonel.engines import ReplicaStatus
 from timonel.engines.resources import Resources
 
@@ -19,7 +19,7 @@ _MIB = 1 << 20
 def samples(
     now: float,
     replicas: Sequence[ReplicaStatus],
-    average: Callable[[str], tuple[float, Load] | None],
+    average: Callable[[str], tuple[float, ReplicaLoad] | None],
     policy: ScalingPolicy,
     resources: Resources,
 ) -> dict[str, list[ReplicaSample]]:
@@ -51,7 +51,7 @@ def replica_key(replica: ReplicaStatus) -> str:
 def _sample(
     now: float,
     replica: ReplicaStatus,
-    average: tuple[float, Load] | None,
+    average: tuple[float, ReplicaLoad] | None,
     metric: Metric,
     resources: Resources,
 ) -> ReplicaSample:
@@ -69,7 +69,7 @@ def _sample(
     )
 
 
-def _usage(load: Load, metric: Metric) -> float:
+def _usage(load: ReplicaLoad, metric: Metric) -> float:
     if metric == "cpu":
         return load.cpus
     if metric == "memory":

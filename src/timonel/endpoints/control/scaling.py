@@ -16,7 +16,7 @@ from timonel.endpoints.autoscaling import (
 )
 from timonel.endpoints.autoscaling.forecast import Pattern
 from timonel.endpoints.autoscaling.windows import Window
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 
 _SAVE_S = 10.0
 """Longest time between two saves of the state; decisions are saved at once."""
@@ -77,7 +77,7 @@ class Scaler:
         self._save_at = now + _SAVE_S
         return self._state
 
-    def record(self, now: float, load: Load, held: int) -> None:
+    def record(self, now: float, load: ReplicaLoad, held: int) -> None:
         """Record the load of the last second.
 
         Args:
@@ -95,15 +95,15 @@ class Scaler:
         """Decide at the next call of `step`, as a request waits for a first replica."""
         self._due_at = now
 
-    def load(self, now: float) -> Load:
+    def load(self, now: float) -> ReplicaLoad:
         """Return the load, averaged over the stable window."""
-        return Load(self._concurrency.average(now) or 0.0, self._rate.average(now) or 0.0)
+        return ReplicaLoad(self._concurrency.average(now) or 0.0, self._rate.average(now) or 0.0)
 
-    def recent_load(self, now: float, span_s: float) -> Load | None:
+    def recent_load(self, now: float, span_s: float) -> ReplicaLoad | None:
         """Return the load of the last seconds of the stable window; None if not measured."""
         rate = self._rate.resized(span_s).average(now)
         concurrency = self._concurrency.resized(span_s).average(now)
-        return None if rate is None or concurrency is None else Load(concurrency, rate)
+        return None if rate is None or concurrency is None else ReplicaLoad(concurrency, rate)
 
     def step(
         self,

@@ -42,7 +42,7 @@ class Totals:
 
 
 @dataclass(frozen=True)
-class Load:
+class ReplicaLoad:
     """Average load of replicas between two readings.
 
     Attributes:
@@ -57,8 +57,8 @@ class Load:
     cpus: float = 0.0
     memory_bytes: float = 0.0
 
-    def __add__(self, other: Load) -> Load:
-        return Load(
+    def __add__(self, other: ReplicaLoad) -> ReplicaLoad:
+        return ReplicaLoad(
             self.concurrency + other.concurrency,
             self.rate + other.rate,
             self.cpus + other.cpus,
@@ -72,7 +72,7 @@ class LoadReader:
     def __init__(self) -> None:
         self._readings: dict[str, deque[Totals]] = {}
 
-    async def read(self, replicas: Mapping[str, str]) -> dict[str, Load]:
+    async def read(self, replicas: Mapping[str, str]) -> dict[str, ReplicaLoad]:
         """Return loads since the previous reading by replica.
 
         Replicas that did not answer, or were read once, are missing.
@@ -94,7 +94,7 @@ class LoadReader:
                 readings.popleft()
         return loads
 
-    def average(self, replica: str) -> tuple[float, Load] | None:
+    def average(self, replica: str) -> tuple[float, ReplicaLoad] | None:
         """Return the load of a replica over the last `AVERAGE_S`.
 
         Returns:
@@ -107,10 +107,10 @@ class LoadReader:
         return now - readings[0].at, _between(readings[0], readings[-1])
 
 
-def _between(before: Totals, after: Totals) -> Load:
+def _between(before: Totals, after: Totals) -> ReplicaLoad:
     seconds = max(1e-3, after.at - before.at)
     # A restarted replica counts from zero.
-    return Load(
+    return ReplicaLoad(
         max(0.0, after.request_s - before.request_s) / seconds,
         max(0.0, after.requests - before.requests) / seconds,
         max(0.0, after.cpu_s - before.cpu_s) / seconds,

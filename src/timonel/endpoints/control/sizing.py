@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 
 from timonel.endpoints.control.activator import Activator
 from timonel.endpoints.control.cluster_autoscalers import ClusterAutoscalers
-from timonel.endpoints.control.endpoint import Endpoint
+from timonel.endpoints.control.endpoint import ControlledEndpoint
 from timonel.endpoints.control.peers import Peers
 from timonel.endpoints.control.samples import replica_key, samples
 from timonel.endpoints.control.scaling import Scaler
-from timonel.endpoints.control.scrape import Load, LoadReader
+from timonel.endpoints.control.scrape import LoadReader, ReplicaLoad
 from timonel.endpoints.spec import service_name
 from timonel.engines import ServiceEngine, ServiceState, ServiceStatus
 
@@ -43,7 +43,7 @@ class Sizing:
         found.update(self._peers.held)
         return found
 
-    async def measure(self, endpoints: Collection[Endpoint], now: float) -> None:
+    async def measure(self, endpoints: Collection[ControlledEndpoint], now: float) -> None:
         """Measure the load of all replicas.
 
         Args:
@@ -63,16 +63,16 @@ class Sizing:
                 own = () if service is None else service.ready
                 found = [loads.get(replica_key(each)) for each in own]
                 known = [load for load in found if load is not None]
-                total = sum(known, Load())
+                total = sum(known, ReplicaLoad())
                 if known and len(known) < len(found):
                     # Those that did not answer are taken for average.
                     scale = len(found) / len(known)
-                    total = Load(total.concurrency * scale, total.rate * scale)
+                    total = ReplicaLoad(total.concurrency * scale, total.rate * scale)
                 if known or not found:
                     name = service_name(endpoint.name, version)
                     scaler.record(now, total, held.get(name, 0))
 
-    async def scale(self, endpoint: Endpoint, now: float) -> bool:
+    async def scale(self, endpoint: ControlledEndpoint, now: float) -> bool:
         """Set the number of replicas of each version; return whether one has changed."""
         is_changed = False
         for version in endpoint.plan.services if endpoint.plan is not None else ():
@@ -91,20 +91,25 @@ class Sizing:
                 is_changed = True
         return is_changed
 
-    async def start_first(self, endpoint: Endpoint) -> None:
+    async def start_first(self, endpoint: ControlledEndpoint) -> None:
         """Start a first replica for requests that wait here; the leader learns of them later."""
         for service in endpoint.services.values():
             if self._activator.held.get(service.name) and not service.requested:
                 await asyncio.to_thread(self._engine.scale, service.name, 1)
 
     def _replicas(
-        self, endpoint: Endpoint, version: int, service: ServiceStatus, scaler: Scaler, now: float
+        self,
+        endpoint: ControlledEndpoint,
+        version: int,
+        service: ServiceStatus,
+        scaler: Scaler,
+        now: float,
     ) -> int:
         """Return the number of replicas that a version should have."""
         spec = endpoint.latest.spec
         held = self.held.get(service.name, 0)
         if held and not service.requested:
-            scaler.record(now, Load(), held)
+            scaler.record(now, ReplicaLoad(), held)
         decision = scaler.step(
             now,
             len(service.ready),

@@ -19,9 +19,9 @@ from timonel.endpoints.gateway.parts import (
     SERVICE_HEADER,
     TIMED_OUT,
     TYPE,
+    EndpointRoute,
     Json,
     Places,
-    Route,
     listener_name,
     seconds,
     set_header,
@@ -34,7 +34,7 @@ _MAX_RETRIES = 1_000_000
 _DAY = "86400s"
 
 
-def endpoint_listener(route: Route, places: Places) -> Json:
+def endpoint_listener(route: EndpointRoute, places: Places) -> Json:
     """Return the listener of an endpoint, for REST and gRPC."""
     spec = route.spec
     filters = [

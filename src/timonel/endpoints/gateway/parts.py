@@ -58,7 +58,7 @@ class Secrets:
 
 
 @dataclass(frozen=True)
-class Route:
+class EndpointRoute:
     """An endpoint as the gateway knows it; stored, so that it outlives the control plane.
 
     Attributes:

@@ -12,9 +12,9 @@ from timonel.endpoints.gateway.parts import (
     SERVICE_HEADER,
     TYPE,
     VERSION_HEADER,
+    EndpointRoute,
     Json,
     Protocol,
-    Route,
     cluster_name,
     seconds,
     set_header,
@@ -38,7 +38,7 @@ _OWN_PATHS = "(?i)/(metrics|monitoring)((/|%2f).*)?"
 _RELOAD_PATH = "/tensorflow.serving.ModelService/HandleReloadConfigRequest"
 
 
-def endpoint_routes(route: Route) -> Json:
+def endpoint_routes(route: EndpointRoute) -> Json:
     """Return the route table of an endpoint.
 
     A version or label in the path comes first; then gRPC and REST by label, header and percentage.
@@ -92,7 +92,7 @@ def endpoint_routes(route: Route) -> Json:
     }
 
 
-def hold_routes(routes: Sequence[Route]) -> Json:
+def hold_routes(routes: Sequence[EndpointRoute]) -> Json:
     """Return the routes of released requests to the replicas of their service."""
     services = [
         service_name(route.spec.name, version) for route in routes for version in route.versions
@@ -166,7 +166,9 @@ def _weighted(name: str, percent: Mapping[int, int]) -> _Shares:
     return [(version, service_name(name, version), share) for version, share in shares if share]
 
 
-def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protocol) -> list[Json]:
+def _routes(
+    route: EndpointRoute, headers: list[Json], shares: _Shares, protocol: Protocol
+) -> list[Json]:
     """Return the route of some requests; before it, that of those which two versions compute."""
     match = {"prefix": "/", "headers": [*_protocol(protocol), *headers]}
     base, to = route.compared or (0, 0)
@@ -191,7 +193,7 @@ def _routes(route: Route, headers: list[Json], shares: _Shares, protocol: Protoc
     return [compared, plain]
 
 
-def _version_route(route: Route, version: int) -> Json:
+def _version_route(route: EndpointRoute, version: int) -> Json:
     """Return the route of REST requests that name a version."""
     shares = _weighted(route.spec.name, {version: 100})
     action = _action(route, shares, "http")
@@ -206,7 +208,7 @@ def _version_route(route: Route, version: int) -> Json:
     }
 
 
-def _label_route(route: Route, label: str, version: int) -> Json:
+def _label_route(route: EndpointRoute, label: str, version: int) -> Json:
     """Return the route of REST requests that name a label; replicas know only versions."""
     found = _version_route(route, version)
     models = "((?i:/v1/models)/[^/]+)/(?i:labels)|(/v2/models/[^/]+)/versions"
@@ -219,7 +221,7 @@ def _label_route(route: Route, label: str, version: int) -> Json:
 
 
 def _action(
-    route: Route, clusters: _Shares, protocol: Protocol, copies_to: int | None = None
+    route: EndpointRoute, clusters: _Shares, protocol: Protocol, copies_to: int | None = None
 ) -> Json:
     weighted: Json = {
         "clusters": [

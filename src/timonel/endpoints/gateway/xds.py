@@ -21,9 +21,9 @@ from timonel.endpoints.gateway.parts import (
     HOLD,
     PROTOCOLS,
     TYPE,
+    EndpointRoute,
     Json,
     Places,
-    Route,
     Use,
     cluster_name,
     table_name,
@@ -88,7 +88,7 @@ def bootstrap(places: Places, max_connections: int) -> Json:
     }
 
 
-def files(routes: Sequence[Route], places: Places) -> dict[str, Json]:
+def files(routes: Sequence[EndpointRoute], places: Places) -> dict[str, Json]:
     """Return the configuration files by name, in the order in which to write them.
 
     Clusters come before the routes that name them.

@@ -17,8 +17,8 @@ from pydantic import Field, ValidationError, field_validator
 
 from timonel.endpoints.folder import Revision
 from timonel.endpoints.rollouts.counts import Counts
-from timonel.endpoints.rollouts.guards import Check, parse_guards
-from timonel.endpoints.rollouts.sequential import Verdict
+from timonel.endpoints.rollouts.guards import GuardState, parse_guards
+from timonel.endpoints.rollouts.sequential import SequentialVerdict
 from timonel.engines.resources import Observed
 from timonel.errors import CorruptError, NotFoundError, SpecError
 from timonel.storage.document_store import DocumentStore
@@ -129,7 +129,7 @@ class RolloutState(Observed):
     shifted_at: float | None = None
     since: float | None = None
     counts: Mapping[int, Counts] = Field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
+    checks: tuple[GuardState, ...] = ()
     accepted: tuple[str, ...] = ()
     commanded_at: float = 0.0
     ended_at: float | None = None
@@ -138,10 +138,12 @@ class RolloutState(Observed):
         """Return a copy with changed fields."""
         return self.model_copy(update=changes)
 
-    def verdict(self, check: Check) -> Verdict:
+    def verdict(self, check: GuardState) -> SequentialVerdict:
         """Return the verdict of a guard in this step; only a rejection overrides an acceptance."""
-        is_accepted = check.guard in self.accepted and check.verdict is not Verdict.REJECTED
-        return Verdict.ACCEPTED if is_accepted else check.verdict
+        is_accepted = (
+            check.guard in self.accepted and check.verdict is not SequentialVerdict.REJECTED
+        )
+        return SequentialVerdict.ACCEPTED if is_accepted else check.verdict
 
 
 class Point(Observed):

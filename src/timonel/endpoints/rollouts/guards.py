@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from timonel.endpoints.rollouts.counts import Counts
-from timonel.endpoints.rollouts.sequential import Verdict, bounds, sprt
+from timonel.endpoints.rollouts.sequential import SequentialVerdict, bounds, sprt
 from timonel.engines.resources import Observed
 from timonel.errors import SpecError, did_you_mean
 from timonel.units import parse_seconds
@@ -46,7 +46,7 @@ class Guard:
         return f"{self.metric}{_sign(self.metric)}{_text(self.limit, self.unit)}"
 
 
-class Check(Observed):
+class GuardState(Observed):
     """State of one guard.
 
     Attributes:
@@ -58,7 +58,7 @@ class Check(Observed):
     """
 
     guard: str
-    verdict: Verdict
+    verdict: SequentialVerdict
     value: str
     limit: str
     requests: int
@@ -111,7 +111,7 @@ def _parse(text: str) -> Guard:
     raise SpecError(f"invalid limit of {metric}: {digits}{unit}", hint=_HINT)
 
 
-def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: float) -> Check:
+def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: float) -> GuardState:
     """Check a guard against the counts so far.
 
     The limit of a relative guard is estimated from the other version, with half of alpha for its
@@ -133,15 +133,15 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
     if guard.metric in QUANTILES:
         rate, total = 1 - QUANTILES[guard.metric], version.timed
         verdict = sprt(version.slower(high), total, rate, rate, alpha, beta)
-        if verdict is Verdict.ACCEPTED:
+        if verdict is SequentialVerdict.ACCEPTED:
             verdict = sprt(version.slower(low), total, rate, rate, alpha, beta)
-            verdict = Verdict.OPEN if verdict is Verdict.REJECTED else verdict
+            verdict = SequentialVerdict.OPEN if verdict is SequentialVerdict.REJECTED else verdict
         value = version.quantile_ms(QUANTILES[guard.metric])
     else:
         bad, total = _bad(guard.metric, version)
         verdict = sprt(bad, total, low, high, alpha, beta)
         value = bad / max(1, total)
-    return Check(
+    return GuardState(
         guard=str(guard),
         verdict=verdict,
         value=_text(value, unit),
@@ -150,14 +150,14 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
     )
 
 
-def _check_agreement(guard: Guard, version: Counts, alpha: float, beta: float) -> Check:
+def _check_agreement(guard: Guard, version: Counts, alpha: float, beta: float) -> GuardState:
     rate, pairs = 1 - guard.limit, version.pairs
     value = "unknown"
     if pairs:
         low, high = bounds(version.agreements, pairs, CONFIDENCE)
         found = _text(version.agreements / pairs, "rate")
         value = f"{found} ({_text(low, 'rate')} to {_text(high, 'rate')})"
-    return Check(
+    return GuardState(
         guard=str(guard),
         verdict=sprt(pairs - version.agreements, pairs, rate, rate, alpha, beta),
         value=value,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Command, Phase, Rollout, RolloutState
-from timonel.endpoints.rollouts.guards import AGREEMENT, Check, check, parse_guards
-from timonel.endpoints.rollouts.sequential import Verdict
+from timonel.endpoints.rollouts.guards import AGREEMENT, GuardState, check, parse_guards
+from timonel.endpoints.rollouts.sequential import SequentialVerdict
 
 _PAIRS_S = 15.0
 """Time after which the message of a step mentions that no answers were compared."""
@@ -146,10 +146,10 @@ def _measured(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
         check(guard, counts[rollout.to], counts[rollout.base], rollout.alpha / share, rollout.beta)
         for guard in guards
     )
-    passed = {each.guard for each in checks if each.verdict is Verdict.ACCEPTED}
+    passed = {each.guard for each in checks if each.verdict is SequentialVerdict.ACCEPTED}
     accepted = tuple(sorted({*state.accepted, *passed}))
     state = state.but(counts=counts, checks=checks, accepted=accepted)
-    bad = [each for each in checks if each.verdict is Verdict.REJECTED]
+    bad = [each for each in checks if each.verdict is SequentialVerdict.REJECTED]
     if bad:
         return _returned(rollout, state, seen, Phase.ROLLED_BACK, "; ".join(map(str, bad)))
     return state
@@ -180,7 +180,7 @@ def _advanced(now: float, rollout: Rollout, state: RolloutState, seen: Seen) -> 
     return state.but(message=message)
 
 
-def _lacks_pairs(found: Check) -> bool:
+def _lacks_pairs(found: GuardState) -> bool:
     return parse_guards(found.guard)[0].metric == AGREEMENT and not found.requests
 
 

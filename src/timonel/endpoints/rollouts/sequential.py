@@ -26,7 +26,7 @@ _PRIOR = 0.5
 _STEPS = 50
 
 
-class Verdict(enum.StrEnum):
+class SequentialVerdict(enum.StrEnum):
     """Current result of a test."""
 
     OPEN = "open"
@@ -34,7 +34,9 @@ class Verdict(enum.StrEnum):
     REJECTED = "rejected"
 
 
-def sprt(bad: int, total: int, low: float, high: float, alpha: float, beta: float) -> Verdict:
+def sprt(
+    bad: int, total: int, low: float, high: float, alpha: float, beta: float
+) -> SequentialVerdict:
     """Test whether the rate of bad events is within a limit.
 
     Args:
@@ -46,10 +48,10 @@ def sprt(bad: int, total: int, low: float, high: float, alpha: float, beta: floa
         beta: Probability to ever accept a rate with at least twice the odds of ``low``.
     """
     if likelihood_ratio(bad, total, high) >= -math.log(alpha):
-        return Verdict.REJECTED
+        return SequentialVerdict.REJECTED
     if likelihood_ratio(bad, total, low) <= math.log(beta):
-        return Verdict.ACCEPTED
-    return Verdict.OPEN
+        return SequentialVerdict.ACCEPTED
+    return SequentialVerdict.OPEN
 
 
 def likelihood_ratio(bad: int, total: int, limit: float) -> float:

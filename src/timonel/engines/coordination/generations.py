@@ -23,7 +23,7 @@ from timonel.engines.coordination.lifecycle import (
     with_status,
     with_task,
 )
-from timonel.engines.coordination.restarts import Decision, Loss, decide
+from timonel.engines.coordination.restarts import Loss, RestartDecision, decide
 from timonel.units import first_of, format_seconds
 
 DRAIN_GRACE_S = 2.0
@@ -274,9 +274,9 @@ def _drain_state(state: CoordinatorState, now: float) -> JobState:
     return JobState.RESTARTING if decision.retry else JobState.STOPPING
 
 
-def _decide(state: CoordinatorState, root: Failure, now: float) -> Decision:
+def _decide(state: CoordinatorState, root: Failure, now: float) -> RestartDecision:
     if root.is_final:
-        return Decision(retry=False, history=state.history)
+        return RestartDecision(retry=False, history=state.history)
     loss = Loss(
         root.cause,
         state.progress,

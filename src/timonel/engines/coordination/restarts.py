@@ -64,7 +64,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Decision:
+class RestartDecision:
     """Whether to restart, the delay in seconds, and the new history."""
 
     retry: bool
@@ -73,7 +73,7 @@ class Decision:
     reason: str | None = None
 
 
-def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decision:
+def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> RestartDecision:
     """Decide whether a failed generation or single task restarts.
 
     A job that ran for at least ``reset_after_s`` and made progress gets its whole budget back: one
@@ -91,18 +91,20 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
     """
     cause, progress = loss.cause, loss.progress
     if cause in NEVER_RETRIED:
-        return Decision(retry=False, history=history)
+        return RestartDecision(retry=False, history=history)
     further = _is_further(progress, history.progress) or (loss.is_single_task and progress is None)
     if further and loss.ran_s >= policy.reset_after_s:
         history = replace(history, restarts=0, in_a_row=0, crashed=False)
     once = cause in RETRIED_ONCE and not (loss.next_start_differs or loss.killed)
     if once and history.crashed and not _is_further(progress, history.crash_progress):
-        return Decision(retry=False, history=history, reason="it failed again at the same point")
+        return RestartDecision(
+            retry=False, history=history, reason="it failed again at the same point"
+        )
     # The other tasks continued and this one is not at fault: it costs no restart.
     is_free = loss.is_single_task and (loss.killed or cause is FailureCause.PREEMPTED)
     if history.restarts >= policy.max_restarts and not (is_free and policy.max_restarts):
         reason = f"all {policy.max_restarts} restarts are used up" if policy.max_restarts else None
-        return Decision(retry=False, history=history, reason=reason)
+        return RestartDecision(retry=False, history=history, reason=reason)
     ran_long = loss.is_single_task and loss.ran_s >= policy.backoff_max_s
     in_a_row = 1 if ran_long or _is_further(progress, history.progress) else history.in_a_row + 1
     after = replace(
@@ -114,7 +116,7 @@ def decide(policy: RestartPolicy, history: RestartHistory, loss: Loss) -> Decisi
     if once:
         after = replace(after, crashed=True, crash_progress=progress)
     delay_s = backoff_s(in_a_row, policy.backoff_s, policy.backoff_max_s)
-    return Decision(retry=True, history=after, delay_s=delay_s)
+    return RestartDecision(retry=True, history=after, delay_s=delay_s)
 
 
 def _is_further(progress: float | None, before: float | None) -> bool:

@@ -11,9 +11,9 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from timonel._version import __version__
-from timonel.engines.kubernetes.api_errors import READS, Call, may_retry, refused, unreachable
+from timonel.engines.kubernetes.api_errors import READS, ApiCall, may_retry, refused, unreachable
 from timonel.engines.kubernetes.kubeconfig import authority_of, open_client
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.rights import ClusterRight
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import NotFoundError
 from timonel.processes.backoff import backoff_s
@@ -255,10 +255,10 @@ class Api:
 
     def version(self) -> str:
         """Return the version of the server, such as v1.37.0."""
-        call = Call("get", _VERSION, "version", None, self.namespace, self.server)
+        call = ApiCall("get", _VERSION, "version", None, self.namespace, self.server)
         return str(self._json(call)["gitVersion"])
 
-    def allows(self, right: Right) -> bool:
+    def allows(self, right: ClusterRight) -> bool:
         """Return whether the user has a right in the namespace."""
         resource, _, subresource = right.resource.partition("/")
         attributes = {
@@ -300,22 +300,22 @@ class Api:
         for line in self._lines(call, query, _WATCH_S + _SILENCE_S):
             yield line.decode(errors="replace")
 
-    def _call(self, verb: str, kind: str, name: str | None, subresource: str = "") -> Call:
+    def _call(self, verb: str, kind: str, name: str | None, subresource: str = "") -> ApiCall:
         resource = _RESOURCES[kind][1] + (f"/{subresource}" if subresource else "")
-        return Call(verb, kind, resource, name, self.namespace, self.server)
+        return ApiCall(verb, kind, resource, name, self.namespace, self.server)
 
     def _listed(
         self, kind: str, labels: Mapping[str, str], fields: Mapping[str, str] | None
     ) -> Object:
         return self._json(self._call("list", kind, None), query=_selectors(labels, fields))
 
-    def _json(self, call: Call, **options: Any) -> Object:
+    def _json(self, call: ApiCall, **options: Any) -> Object:
         answer: Object = json.loads(self._send(call, **options))
         return answer
 
     def _send(
         self,
-        call: Call,
+        call: ApiCall,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
@@ -342,7 +342,7 @@ class Api:
 
     def _exchange(
         self,
-        call: Call,
+        call: ApiCall,
         query: Mapping[str, str] | None,
         body: Mapping[str, Any] | None,
         content_type: str,
@@ -352,7 +352,7 @@ class Api:
             answer = self._open(call, query, body, content_type, _TIMEOUT_S)
             return answer.status, answer.read()
 
-    def _lines(self, call: Call, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
+    def _lines(self, call: ApiCall, query: Mapping[str, str], silence_s: float) -> Iterator[bytes]:
         """Yield lines of an answer as they arrive, without their ends.
 
         Args:
@@ -376,7 +376,7 @@ class Api:
 
     def _open(
         self,
-        call: Call,
+        call: ApiCall,
         query: Mapping[str, str] | None,
         body: Mapping[str, Any] | None,
         content_type: str,
@@ -427,7 +427,7 @@ def _selectors(labels: Mapping[str, str], fields: Mapping[str, str] | None) -> d
     }
 
 
-def _path(call: Call) -> str:
+def _path(call: ApiCall) -> str:
     if call.kind == _VERSION:
         return "/version"
     version, plural = _RESOURCES[call.kind]

@@ -20,7 +20,7 @@ _GONE = 410
 _BUSY = 429
 
 
-class UnavailableError(EngineError):
+class ClusterUnavailableError(EngineError):
     """The API server does not answer, or asks to try later."""
 
 
@@ -33,7 +33,7 @@ class GoneError(EngineError):
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """A request to the API server.
 
     Attributes:
@@ -60,21 +60,21 @@ class Call:
         return f"{what} in namespace '{self.namespace}'"
 
 
-def may_retry(call: Call, status: int) -> bool:
+def may_retry(call: ApiCall, status: int) -> bool:
     """Decide whether to send a request again, after an answer that is an error."""
     return status == _BUSY or (call.verb in READS and status >= 500)
 
 
-def unreachable(server: str, error: Exception) -> UnavailableError:
+def unreachable(server: str, error: Exception) -> ClusterUnavailableError:
     """Return the error for a server that does not answer."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    return UnavailableError(
+    return ClusterUnavailableError(
         f"the cluster at {server} does not answer: {reason}",
         hint="check the network, the cluster and the context, as with 'kubectl get jobs'",
     )
 
 
-def refused(call: Call, status: int, body: Mapping[str, Any]) -> TimonelError:
+def refused(call: ApiCall, status: int, body: Mapping[str, Any]) -> TimonelError:
     """Return the error for an answer.
 
     Args:
@@ -91,14 +91,14 @@ def refused(call: Call, status: int, body: Mapping[str, Any]) -> TimonelError:
     if status in _INVALID:
         return SpecError(f"the cluster cannot {call.verb} {call.target}: {message}")
     if status == _BUSY or status >= 500:
-        return UnavailableError(
+        return ClusterUnavailableError(
             f"the cluster at {call.server} cannot answer now: {message}",
             hint="repeat the command later",
         )
     return EngineError(f"the cluster refused to {call.verb} {call.target}: {message}")
 
 
-def _unauthorized(call: Call, _: Mapping[str, Any], message: str) -> TimonelError:
+def _unauthorized(call: ApiCall, _: Mapping[str, Any], message: str) -> TimonelError:
     return EngineError(
         f"the cluster at {call.server} does not accept the credentials, which may be missing or "
         f"expired: {message}",
@@ -106,7 +106,7 @@ def _unauthorized(call: Call, _: Mapping[str, Any], message: str) -> TimonelErro
     )
 
 
-def _forbidden(call: Call, _: Mapping[str, Any], message: str) -> TimonelError:
+def _forbidden(call: ApiCall, _: Mapping[str, Any], message: str) -> TimonelError:
     if "exceeded quota" in message or "failed quota" in message:
         reason = message[message.index("quota") :].partition(": ")[2]
         return EngineError(
@@ -131,7 +131,7 @@ def _forbidden(call: Call, _: Mapping[str, Any], message: str) -> TimonelError:
     )
 
 
-def _not_found(call: Call, body: Mapping[str, Any], message: str) -> TimonelError:
+def _not_found(call: ApiCall, body: Mapping[str, Any], message: str) -> TimonelError:
     details = body.get("details") or {}
     if details.get("kind") == "namespaces":
         return NotFoundError(
@@ -148,7 +148,7 @@ def _not_found(call: Call, body: Mapping[str, Any], message: str) -> TimonelErro
     return NotFoundError(f"no {call.target}")
 
 
-def _conflict(call: Call, body: Mapping[str, Any], message: str) -> TimonelError:
+def _conflict(call: ApiCall, body: Mapping[str, Any], message: str) -> TimonelError:
     if body.get("reason") == "AlreadyExists":
         return AlreadyExistsError(f"{call.target} already exists", hint="choose another name")
     return ConflictError(f"the cluster cannot {call.verb} {call.target}: {message}")

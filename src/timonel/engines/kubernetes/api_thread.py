@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenCluster:
     """What the cluster says.
 
     Attributes:
@@ -76,7 +76,7 @@ class ApiThread:
         self._resized: dict[str, int] = {}
         self._missing: frozenset[str] = frozenset()
         self._unwanted: set[str] = set()
-        self._seen = Seen()
+        self._seen = SeenCluster()
         self._is_new = False
         self._error: Exception | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -92,7 +92,7 @@ class ApiThread:
         """Return a descriptor that is readable when the cluster says something new."""
         return self._wake
 
-    def read(self) -> Seen:
+    def read(self) -> SeenCluster:
         """Return what the cluster says.
 
         Raises:
@@ -219,7 +219,7 @@ class ApiThread:
         job = self._api.get("Job", self._job_id)
         notes = job["metadata"].get("annotations") or {}
         reasons = self._look_at_pods() if missing else {}
-        seen = Seen(
+        seen = SeenCluster(
             is_stopped=STOP_ANNOTATION in notes,
             sizes=json.loads(notes.get(SIZES_ANNOTATION, "{}")),
             reasons={task: why for task, why in reasons.items() if task in missing},

@@ -30,7 +30,7 @@ from timonel.engines.coordination.lifecycle import (
 )
 from timonel.engines.coordination.supervision import supervise
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_thread import ApiThread, Seen
+from timonel.engines.kubernetes.api_thread import ApiThread, SeenCluster
 from timonel.engines.kubernetes.coordinator_start import read_start
 from timonel.engines.kubernetes.files.changes import (
     Change,
@@ -78,7 +78,7 @@ _LEAVE_S = 10.0
 logger = logging.getLogger(__name__)
 
 
-class Terminated(Exception):  # noqa: N818 - not an error
+class PodDeleted(Exception):  # noqa: N818 - not an error
     """This pod is being deleted; another one continues the job."""
 
 
@@ -126,7 +126,7 @@ class Coordinator:
         self._save_at = 0.0
         self._collect_at = time.monotonic() + _COLLECT_S
         self._saving = Failing()
-        self._seen = Seen()
+        self._seen = SeenCluster()
         self._publisher = StatusPublisher(
             ending(status) if status.state.is_final else status,
             self._files,
@@ -169,7 +169,7 @@ class Coordinator:
             self._begin()
             has_ended = self._status.state.is_final
             return self._end(self._status if has_ended else self._supervise())
-        except Terminated:
+        except PodDeleted:
             self._leave()
             raise
 
@@ -230,7 +230,7 @@ class Coordinator:
     def _wait(self, timeout_s: float | None) -> None:
         signals = self._loop.wait(min(_TICK_S, _TICK_S if timeout_s is None else timeout_s))
         if signal.SIGTERM in signals or signal.SIGINT in signals:
-            raise Terminated
+            raise PodDeleted
         if signal.SIGCHLD in signals:
             for pid, _ in reap():
                 self._commands.died(pid)
@@ -360,7 +360,7 @@ def main(arguments: list[str], environ: Mapping[str, str] = os.environ) -> int:
         end.callback(thread.close, _END_S)
         try:
             coordinator.run()
-        except Terminated:
+        except PodDeleted:
             logger.info("another pod continues the job")
             return 1
         except LostLeaseError as error:

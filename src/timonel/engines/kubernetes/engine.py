@@ -64,7 +64,7 @@ from timonel.engines.kubernetes.prerequisites import (
     check_pod_user,
     check_queue,
 )
-from timonel.engines.kubernetes.resumes import Place, record_resume
+from timonel.engines.kubernetes.resumes import JobPlace, record_resume
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.submission import (
     Submission,
@@ -160,7 +160,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
             )
         manifests = self._manifests(read_spec(self._workspace, job_id), status.resumed())
         self._check_cluster()
-        record_resume(bucket_of(self._workspace).store, status, Place.of(self._api))
+        record_resume(bucket_of(self._workspace).store, status, JobPlace.of(self._api))
         if job is not None:
             remove_job(self._api, job)
         remove_orphans(self._api, job_id)
@@ -204,7 +204,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         except NotFoundError:
             hint = "'timonel jobs' lists the jobs"
             raise NotFoundError(f"no such job: {job_id}", hint=hint) from None
-        place.check(job_id, Place.of(self._api))
+        place.check(job_id, JobPlace.of(self._api))
         if self._api.find("Job", job_id):
             raise EngineError(f"{job_id} was started {place} just now", hint="repeat the command")
         now = time.time()

@@ -22,11 +22,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from timonel.engines.base import JobStatus
-from timonel.engines.kubernetes.files.changes import Objects, Part
+from timonel.engines.kubernetes.files.changes import Part, SharedContents
 from timonel.engines.kubernetes.files.folder import SharedFolder
 from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.engines.kubernetes.files.records import has_content, matching
-from timonel.engines.kubernetes.resumes import Place, last_resume
+from timonel.engines.kubernetes.resumes import JobPlace, last_resume
 from timonel.engines.source import ARCHIVE_SUFFIX, is_archive, pack
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, CorruptError, InputError, NotFoundError, SpecError
@@ -93,7 +93,7 @@ def check_writable(workspace: Workspace, job_id: str) -> None:
         store.delete([name])
 
 
-def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: Place) -> None:
+def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: JobPlace) -> None:
     """Write the specification of a new job to the bucket.
 
     Args:
@@ -142,7 +142,7 @@ def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
     return JobSpec.model_validate(_read_document(workspace, job_id)["spec"])
 
 
-def read_place(workspace: Workspace, job_id: str) -> Place:
+def read_place(workspace: Workspace, job_id: str) -> JobPlace:
     """Return where a job was submitted, or resumed last.
 
     Raises:
@@ -152,7 +152,7 @@ def read_place(workspace: Workspace, job_id: str) -> Place:
     if place := last_resume(bucket_of(workspace).store, job_id):
         return place
     try:
-        return Place(**_read_document(workspace, job_id)["place"])
+        return JobPlace(**_read_document(workspace, job_id)["place"])
     except (KeyError, TypeError) as error:
         raise CorruptError(f"the document of the job {job_id} is damaged") from error
 
@@ -226,7 +226,7 @@ def fetch_files(
 ) -> None:
     """Copy files of a job's folder from the bucket; see `FileFetchingEngine.fetch`."""
     store, folder = bucket_of(workspace).store, f"jobs/{job_id}/"
-    objects = Objects(store, job_id)
+    objects = SharedContents(store, job_id)
     for change in IndexStore(store, job_id).load().files.values():
         name = change.name.removeprefix(folder)
         parts = change.parts or ()

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError
 from timonel.engines.kubernetes.pod_template import POD_USER
-from timonel.engines.kubernetes.rights import Right
+from timonel.engines.kubernetes.rights import ClusterRight
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.errors import EngineError, NotFoundError, SpecError
 from timonel.storage.atomic import unwritable
@@ -26,11 +26,11 @@ def check_queue(api: Api, settings: ClusterSettings) -> None:
         SpecError: It does not, or Kueue is not installed.
     """
     queue = settings.queue
-    if queue is None or not api.allows(Right("kueue.x-k8s.io", "localqueues", "get")):
+    if queue is None or not api.allows(ClusterRight("kueue.x-k8s.io", "localqueues", "get")):
         return
     try:
         api.get("LocalQueue", queue)
-    except UnavailableError:
+    except ClusterUnavailableError:
         raise
     except NotFoundError:
         namespace = api.namespace
@@ -54,7 +54,7 @@ def check_claim(api: Api, settings: ClusterSettings) -> None:
         SpecError: It does not.
     """
     mount = settings.claim_mount()
-    if mount is None or not api.allows(Right("", "persistentvolumeclaims", "get")):
+    if mount is None or not api.allows(ClusterRight("", "persistentvolumeclaims", "get")):
         return
     try:
         api.get("PersistentVolumeClaim", mount[0])

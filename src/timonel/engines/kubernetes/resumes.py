@@ -30,7 +30,7 @@ _KIND = "job-resume"
 
 
 @dataclass(frozen=True)
-class Place:
+class JobPlace:
     """Where a job runs.
 
     Args:
@@ -52,7 +52,7 @@ class Place:
     def __str__(self) -> str:
         return f"in the namespace '{self.namespace}' of {self.cluster}"
 
-    def check(self, job_id: str, here: Place) -> None:
+    def check(self, job_id: str, here: JobPlace) -> None:
         """Check that this place is the current one, where a job is missing.
 
         Args:
@@ -81,7 +81,7 @@ class Place:
             )
 
 
-def record_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
+def record_resume(store: ObjectStore, status: JobStatus, place: JobPlace) -> None:
     """Record where a job that has ended starts next.
 
     Args:
@@ -104,7 +104,7 @@ def record_resume(store: ObjectStore, status: JobStatus, place: Place) -> None:
         ) from None
 
 
-def last_resume(store: ObjectStore, job_id: str) -> Place | None:
+def last_resume(store: ObjectStore, job_id: str) -> JobPlace | None:
     """Return where a job was resumed last; None if it was not resumed.
 
     Args:
@@ -131,10 +131,10 @@ def _holder(store: ObjectStore, name: str) -> str:
         return "in another cluster"
 
 
-def _read(store: ObjectStore, name: str) -> Place:
+def _read(store: ObjectStore, name: str) -> JobPlace:
     text = store.read(name).decode(errors="replace")
     found = parse_document(text, _KIND, f"{store.uri}/{name}")
-    return Place(found["cluster"], found["namespace"], found.get("authority"))
+    return JobPlace(found["cluster"], found["namespace"], found.get("authority"))
 
 
 def _name(status: JobStatus) -> str:

@@ -59,7 +59,7 @@ _ROUTE_RULES = (
 
 
 @dataclass(frozen=True, order=True)
-class Right:
+class ClusterRight:
     """A right in a namespace.
 
     Attributes:
@@ -98,7 +98,7 @@ def service_rules(*, has_routes: bool = False) -> list[Rule]:
     return [_rule(*rule) for rule in (*_SERVICE_RULES, *(_ROUTE_RULES if has_routes else ()))]
 
 
-def user_rights(*, has_routes: bool = False) -> list[Right]:
+def user_rights(*, has_routes: bool = False) -> list[ClusterRight]:
     """Return the rights that running jobs and services takes, sorted.
 
     They include all rights of coordinators and services: the cluster lets users give only rights
@@ -110,7 +110,7 @@ def user_rights(*, has_routes: bool = False) -> list[Right]:
     rules = [_rule(*rule) for rule in _USER_RULES]
     return sorted(
         {
-            Right(rule["apiGroups"][0], resource, verb)
+            ClusterRight(rule["apiGroups"][0], resource, verb)
             for rule in [*rules, *service_rules(has_routes=has_routes), *coordinator_rules("", ())]
             for resource in rule["resources"]
             for verb in rule["verbs"]

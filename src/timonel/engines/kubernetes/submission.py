@@ -9,7 +9,7 @@ import time
 
 from timonel.engines.base import JobStatus
 from timonel.engines.kubernetes.api import Api, Object
-from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError, ConflictError
 from timonel.engines.kubernetes.files.index_store import IndexStore
 from timonel.engines.kubernetes.job_store import (
     bucket_of,
@@ -23,7 +23,7 @@ from timonel.engines.kubernetes.job_store import (
 )
 from timonel.engines.kubernetes.manifests import Manifest, owned
 from timonel.engines.kubernetes.names import JOB_LABEL, SUBMISSION_ANNOTATION, job_objects
-from timonel.engines.kubernetes.resumes import Place
+from timonel.engines.kubernetes.resumes import JobPlace
 from timonel.engines.spec import JobSpec
 from timonel.errors import AlreadyExistsError, EngineError, JobError, NotFoundError, TimonelError
 from timonel.storage import Workspace
@@ -85,7 +85,9 @@ class Submission:
                 if self._spec is None:
                     raise _resumed(self._job_id) from None
                 raise exists(self._workspace, self._job_id) from None
-            is_refused = isinstance(error, TimonelError) and not isinstance(error, UnavailableError)
+            is_refused = isinstance(error, TimonelError) and not isinstance(
+                error, ClusterUnavailableError
+            )
             if job is not None or not is_refused:
                 self._withdraw(job)
             raise
@@ -94,7 +96,7 @@ class Submission:
         """Put the program, the specification and the files of a job into the bucket."""
         staged = stage_source(self._workspace, spec)
         # First: the files of a job with that ID in another cluster must stay.
-        create_spec(self._workspace, staged, self._id, Place.of(self._api))
+        create_spec(self._workspace, staged, self._id, JobPlace.of(self._api))
         index = IndexStore(bucket_of(self._workspace).store, spec.job_id)
         for change in shared_folder(self._workspace, staged, is_hub=True).scan(to_end=True):
             index.add(change)

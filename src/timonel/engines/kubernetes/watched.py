@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 
 from timonel.engines.kubernetes.api import Api, Object
-from timonel.engines.kubernetes.api_errors import GoneError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError, GoneError
 from timonel.errors import TimonelError
 from timonel.processes.backoff import backoff_s
 
@@ -74,7 +74,7 @@ class Watched:
             self._changed.wait_for(lambda: self._is_listed or self._error, _FIRST_LIST_S)
             if self._objects is not None:
                 return self._objects
-            raise self._error or UnavailableError(
+            raise self._error or ClusterUnavailableError(
                 f"the cluster at {self._api.server} has not answered within {_FIRST_LIST_S:g} s"
             )
 
@@ -132,7 +132,7 @@ class Watched:
                         return
                 # A proxy may cut connections at once.
                 failures = failures + 1 if time.monotonic() - started < _SHORT_S else 0
-            except UnavailableError as error:  # the watch goes on from the same version
+            except ClusterUnavailableError as error:  # the watch goes on from the same version
                 failures += 1
                 self._fail(error)
             except GoneError:

@@ -21,9 +21,9 @@ from timonel.engines.base import FailureCause, JobState
 from timonel.engines.commands import Commands
 from timonel.engines.coordination.restarts import Loss, RestartHistory, decide
 from timonel.engines.environment import role_environment
-from timonel.engines.local.folder import JobFolder, Record, abandoned
+from timonel.engines.local.folder import JobFolder, JobRecord, abandoned
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
-from timonel.engines.local.supervisor import Supervisor
+from timonel.engines.local.supervisor import JobSupervisor
 from timonel.processes.loop import Loop
 from timonel.processes.tree import (
     descendants,
@@ -67,7 +67,7 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
     while True:
         begun = time.monotonic()
         supervisor = fork_supervisor(
-            lambda accepted: Supervisor(folder, identity).run(accepted), descriptor
+            lambda accepted: JobSupervisor(folder, identity).run(accepted), descriptor
         )
         descriptor = None
         status = wait_for(supervisor)
@@ -90,12 +90,12 @@ def _run_until_final(folder: JobFolder, writer: int) -> None:
             return
         history = decision.history
         why = f"its supervisor was killed (signal {os.WTERMSIG(status)})"
-        folder.write(Record(record.status.restarted(why), owner=identity))
+        folder.write(JobRecord(record.status.restarted(why), owner=identity))
         has_begun = True
         _wait_unless_stopped(folder, decision.delay_s)
 
 
-def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record | None:
+def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> JobRecord | None:
     """Return the record of a job that the guard must end.
 
     None if the job has ended, or is not this guard's to end.
@@ -116,7 +116,7 @@ def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> Record
     return record
 
 
-def _kill_remains(record: Record) -> bool:
+def _kill_remains(record: JobRecord) -> bool:
     """Kill the processes that a supervisor left; return whether none survives."""
     token = str(record.supervisor) if record.supervisor is not None else None
     are_gone = kill_all(lambda: [*descendants(os.getpid()), *(marked(token) if token else ())])
@@ -132,7 +132,7 @@ def _wait_unless_stopped(folder: JobFolder, delay_s: float) -> None:
         time.sleep(min(left_s, _POLL_S))
 
 
-def _take_over(folder: JobFolder, record: Record, status: int) -> None:
+def _take_over(folder: JobFolder, record: JobRecord, status: int) -> None:
     """End a job whose supervisor died: epilogue, cleanup and final record."""
     signalled = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else None
     how = signalled or folder.last_error() or "an internal error"

@@ -19,7 +19,7 @@ from timonel.engines.base import (
 )
 from timonel.engines.coordination.elastic import check_sizes
 from timonel.engines.local.admission import check_admission
-from timonel.engines.local.folder import JobFolder, Record, unknown_job
+from timonel.engines.local.folder import JobFolder, JobRecord, unknown_job
 from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
 from timonel.engines.logs import LogTail, follow_logs, read_logs
@@ -75,7 +75,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             if spec.source is not None and is_archive(spec.source):
                 unpack(spec.source, draft.working_dir(spec))
             draft.write_spec(spec)
-            draft.write(Record(JobStatus.of(spec, time.time()), owner=own_identity()))
+            draft.write(JobRecord(JobStatus.of(spec, time.time()), owner=own_identity()))
         try:
             start_supervisor(folder)
         except EngineError:
@@ -148,7 +148,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
             self._kill_remains(folder)
             before = folder.read()
             folder.stop_file.unlink(missing_ok=True)
-            folder.write(Record(folder.status().resumed(), owner=own_identity()))
+            folder.write(JobRecord(folder.status().resumed(), owner=own_identity()))
             try:
                 start_supervisor(folder)
             except EngineError:

@@ -38,7 +38,7 @@ _LOG_ENTRY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """Content of ``status.json``: job status and responsible processes.
 
     Attributes:
@@ -119,7 +119,7 @@ class JobFolder:
         with checked(path, "job"):
             return JobSpec.model_validate(body["spec"])
 
-    def write(self, record: Record) -> None:
+    def write(self, record: JobRecord) -> None:
         """Publish a record."""
         body: dict[str, Any] = {
             **record.status.model_dump(mode="json"),
@@ -129,7 +129,7 @@ class JobFolder:
         }
         write_document(self.root / "status.json", "job-status", body)
 
-    def read(self) -> Record:
+    def read(self) -> JobRecord:
         """Read the record.
 
         Raises:
@@ -143,7 +143,7 @@ class JobFolder:
         except NotFoundError:
             raise unknown_job(self.root.name) from None
         with checked(path, "job"):
-            return Record(
+            return JobRecord(
                 status=JobStatus.model_validate(body),
                 owner=Identity.from_json(body.get("owner")),
                 supervisor=Identity.from_json(body.get("supervisor")),

@@ -39,7 +39,7 @@ _STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 logger = logging.getLogger(__name__)
 
 
-class Supervisor:
+class JobSupervisor:
     """Runs one job to its end.
 
     Args:

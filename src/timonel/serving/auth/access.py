@@ -26,7 +26,7 @@ class GrpcGuard:
     credentials: Any = None
 
 
-class Access:
+class ServerAccess:
     """Access control, limits and TLS for both ports of a server.
 
     Create it before the models are loaded, so that an unusable file fails early.

@@ -41,7 +41,7 @@ class _Budget:
         self.taken = 0
 
 
-class Part(Enum):
+class RequestPart(Enum):
     """The part of a request that is being received."""
 
     NOTHING = 0
@@ -56,8 +56,8 @@ class BoundedHttp(HttpToolsProtocol):
     budget: _Budget
     _held = 0
     """Bytes of the budget that this connection has taken."""
-    _part = Part.NOTHING
-    _timed = Part.NOTHING
+    _part = RequestPart.NOTHING
+    _timed = RequestPart.NOTHING
     _head_size = 0
     _refusal: tuple[int, str] | None = None
     _timer: asyncio.TimerHandle | None = None
@@ -93,13 +93,13 @@ class BoundedHttp(HttpToolsProtocol):
             return
         if not self._is_dropped() and not self._takes(len(data)):
             return
-        if self._part is Part.NOTHING:
+        if self._part is RequestPart.NOTHING:
             self._stop_timer()
-            self._part = Part.HEAD
-        if self._part is Part.HEAD:
+            self._part = RequestPart.HEAD
+        if self._part is RequestPart.HEAD:
             self._head_size += len(data)
         super().data_received(data)
-        if self._part is Part.HEAD and self._head_size > self.limits.max_head:
+        if self._part is RequestPart.HEAD and self._head_size > self.limits.max_head:
             self._refuse(431, _LARGE_HEAD)
         # Most requests are complete by now and have needed no timer.
         if self._part is not self._timed:
@@ -108,13 +108,13 @@ class BoundedHttp(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Record the start of a request."""
         super().on_message_begin()
-        self._part = Part.HEAD
+        self._part = RequestPart.HEAD
         # A pipelined request has its own time limit.
-        self._timed = Part.NOTHING
+        self._timed = RequestPart.NOTHING
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header, but not the trailers of a body, which have no use and no limit."""
-        if self._part is not Part.BODY:
+        if self._part is not RequestPart.BODY:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -125,7 +125,7 @@ class BoundedHttp(HttpToolsProtocol):
             raise ValueError(_LARGE_HEAD)
         if self.parser.should_upgrade():
             return  # it comes again without the offer
-        self._part = Part.BODY
+        self._part = RequestPart.BODY
         self._head_size = 0
         super().on_headers_complete()
 
@@ -134,7 +134,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_message_complete()
-        self._part = Part.NOTHING
+        self._part = RequestPart.NOTHING
 
     def on_response_complete(self) -> None:
         """Go on with the next request of the connection."""
@@ -143,7 +143,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _is_dropped(self) -> bool:
         """Whether a body still arrives whose request has been answered."""
-        return self._part is Part.BODY and self.cycle.response_complete
+        return self._part is RequestPart.BODY and self.cycle.response_complete
 
     def _takes(self, size: int) -> bool:
         """Take received bytes from the budget; refuse the request if that is exhausted."""
@@ -174,9 +174,9 @@ class BoundedHttp(HttpToolsProtocol):
             return
         self._stop_timer()
         self._timed = self._part
-        if self._part is Part.HEAD:
+        if self._part is RequestPart.HEAD:
             self._start_timer(self.limits.head_s, self._too_slow)
-        elif self._part is Part.BODY and self.limits.body_s is not None:
+        elif self._part is RequestPart.BODY and self.limits.body_s is not None:
             self._start_timer(self.limits.body_s, self._too_slow)
 
     def _refuse(self, status: int, text: str) -> None:
@@ -189,11 +189,11 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _may_answer(self) -> bool:
         """Whether no response to this request has started."""
-        return self._part is not Part.BODY or not self.cycle.response_started
+        return self._part is not RequestPart.BODY or not self.cycle.response_started
 
     def _ends_after_earlier(self) -> bool:
         """Whether earlier requests await responses, after which the connection closes."""
-        if self._part is Part.BODY:
+        if self._part is RequestPart.BODY:
             if not self.pipeline:
                 return False
             # The refused request, which must not start.

@@ -31,7 +31,7 @@ ALONE: Key = ()
 """Key of requests that are computed one by one."""
 
 
-class Request(Future[Answer]):
+class QueuedRequest(Future[Answer]):
     """A request, and the future of its outputs. Thread-safe; compared by identity.
 
     Args:
@@ -41,7 +41,7 @@ class Request(Future[Answer]):
 
     rows = 1
     key = ALONE
-    whole: Request | None = None
+    whole: QueuedRequest | None = None
     """The request whose rows these are, if it was split."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Request(Future[Answer]):
         outputs: Sequence[str],
         arrived: float,
         deadline: float | None = None,
-        on_cancel: Callable[[Request], None] | None = None,
+        on_cancel: Callable[[QueuedRequest], None] | None = None,
     ) -> None:
         super().__init__()
         self.signature = signature
@@ -84,7 +84,7 @@ class Request(Future[Answer]):
             exception = copy.copy(exception)
         super().set_exception(exception)
 
-    def split(self, edges: Sequence[int]) -> list[Request]:
+    def split(self, edges: Sequence[int]) -> list[QueuedRequest]:
         """Return requests for the rows between ``edges``, which together complete this one."""
         answers: dict[int, Answer | BaseException] = {}
         lock = threading.Lock()
@@ -99,7 +99,7 @@ class Request(Future[Answer]):
         parts = []
         for start, stop in itertools.pairwise(edges):
             inputs = {name: array[start:stop] for name, array in self.inputs.items()}
-            part = Request(self.signature, inputs, self.outputs, self.arrived, self.deadline)
+            part = QueuedRequest(self.signature, inputs, self.outputs, self.arrived, self.deadline)
             part.rows, part.key, part.whole = stop - start, self.key, self
             part.add_done_callback(partial(add, start))
             parts.append(part)
@@ -126,8 +126,8 @@ class Request(Future[Answer]):
 class Batch(NamedTuple):
     """Requests taken from a queue in order of arrival, and those whose deadlines have passed."""
 
-    requests: Sequence[Request]
-    late: Sequence[Request] = ()
+    requests: Sequence[QueuedRequest]
+    late: Sequence[QueuedRequest] = ()
 
 
 class BatchObservation(NamedTuple):
@@ -149,7 +149,7 @@ class Queue(abc.ABC):
     """A queue of requests whose rows may be computed together."""
 
     @abc.abstractmethod
-    def add(self, request: Request) -> int:
+    def add(self, request: QueuedRequest) -> int:
         """Add a request; return the number of parts that it was split into.
 
         Raises:
@@ -165,7 +165,7 @@ class Queue(abc.ABC):
         """Take the next batch; there must be one."""
 
     @abc.abstractmethod
-    def remove(self, request: Request) -> int:
+    def remove(self, request: QueuedRequest) -> int:
         """Remove a request; return the number of its parts that were queued."""
 
 
@@ -182,7 +182,7 @@ class Queues:
         self.waiting = 0
         """Number of queued requests, or of parts of these."""
 
-    def add(self, request: Request) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """Add a request to the queue of its key.
 
         Raises:
@@ -212,7 +212,7 @@ class Queues:
         found = (due for queue in self._queues.values() if (due := queue.due_at()) is not None)
         return min(found, default=None)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: QueuedRequest) -> None:
         """Remove a request, if it is still queued."""
         queue = self._queues.get(request.key)
         if queue is not None:
@@ -229,9 +229,9 @@ class NaturalQueue(Queue):
 
     def __init__(self, max_rows: Callable[[], int] = lambda: 1) -> None:
         self._max_rows = max_rows
-        self._requests: deque[Request] = deque()
+        self._requests: deque[QueuedRequest] = deque()
 
-    def add(self, request: Request) -> int:
+    def add(self, request: QueuedRequest) -> int:
         """Add a request."""
         self._requests.append(request)
         return 1
@@ -243,8 +243,8 @@ class NaturalQueue(Queue):
     def take(self, now: float) -> Batch:
         """Take the next batch, and expired requests."""
         waiting, max_rows = self._requests, self._max_rows()
-        batch: list[Request] = []
-        late: list[Request] = []
+        batch: list[QueuedRequest] = []
+        late: list[QueuedRequest] = []
         rows = 0
         while waiting:
             request = waiting[0]
@@ -258,7 +258,7 @@ class NaturalQueue(Queue):
             waiting.popleft()
         return Batch(batch, late)
 
-    def remove(self, request: Request) -> int:
+    def remove(self, request: QueuedRequest) -> int:
         """Remove a request."""
         if request not in self._requests:
             return 0
@@ -282,7 +282,7 @@ class _GrowingBatch:
     """A growing batch; its timeout starts with its first request."""
 
     since: float
-    requests: list[Request]
+    requests: list[QueuedRequest]
     rows: int = 0
 
 
@@ -293,7 +293,7 @@ class ParameterQueue(Queue):
         self._limits = limits
         self._batches: deque[_GrowingBatch] = deque()
 
-    def add(self, request: Request) -> int:
+    def add(self, request: QueuedRequest) -> int:
         """Add a request to the open batch, or to the next ones."""
         limits = self._limits
         if request.rows > limits.request_rows:
@@ -326,7 +326,7 @@ class ParameterQueue(Queue):
             return Batch((), requests)
         return Batch(requests)
 
-    def remove(self, request: Request) -> int:
+    def remove(self, request: QueuedRequest) -> int:
         """Remove a request, with all its parts."""
         removed = 0
         for batch in list(self._batches):
@@ -343,7 +343,7 @@ class ParameterQueue(Queue):
     def _open_rows(self) -> int:
         return self._batches[-1].rows if self._batches else 0
 
-    def _split(self, request: Request) -> list[Request]:
+    def _split(self, request: QueuedRequest) -> list[QueuedRequest]:
         size = self._limits.batch_rows
         first = size - self._open_rows
         if not self._limits.split or request.rows <= (first or size):
@@ -351,7 +351,7 @@ class ParameterQueue(Queue):
         # Fill the open batch first.
         return request.split([0, *range(first or size, request.rows, size), request.rows])
 
-    def _check_capacity(self, request: Request) -> None:
+    def _check_capacity(self, request: QueuedRequest) -> None:
         limits = self._limits
         count = max(1, len(self._batches))  # an empty open batch counts
         if not limits.split:

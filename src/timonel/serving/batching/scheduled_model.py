@@ -15,8 +15,8 @@ from timonel.serving.batching.queue import (
     Batch,
     BatchObservation,
     Observer,
+    QueuedRequest,
     Queues,
-    Request,
 )
 from timonel.serving.runtimes.base import LoadedModel, VersionFolder
 from timonel.serving.signature import Array
@@ -102,7 +102,7 @@ class ScheduledModel(LoadedModel):
         inputs: Mapping[str, Array],
         outputs: Sequence[str] | None = None,
         deadline: float | None = None,
-    ) -> Request:
+    ) -> QueuedRequest:
         """Start computing the outputs of a signature; see `LoadedModel.run`.
 
         Args:
@@ -113,7 +113,7 @@ class ScheduledModel(LoadedModel):
             never computed.
         """
         names = tuple(self.signatures[signature].outputs if outputs is None else outputs)
-        request = Request(signature, inputs, names, time.monotonic(), deadline, self._remove)
+        request = QueuedRequest(signature, inputs, names, time.monotonic(), deadline, self._remove)
         try:
             request.rows, request.key = self._policy.place(signature, inputs, names)
             with self._lock:
@@ -132,7 +132,7 @@ class ScheduledModel(LoadedModel):
             thread.join()
         self._model.close()
 
-    def _add(self, request: Request) -> None:
+    def _add(self, request: QueuedRequest) -> None:
         """Queue a request, and wake or start a thread; called with the lock held."""
         if self._closing:
             raise NotStartedError("The version has been unloaded.")
@@ -145,7 +145,7 @@ class ScheduledModel(LoadedModel):
         if self._idle:
             self._idle.pop().release()
 
-    def _remove(self, request: Request) -> None:
+    def _remove(self, request: QueuedRequest) -> None:
         with self._lock:
             self._queues.remove(request)
 
@@ -197,7 +197,7 @@ class ScheduledModel(LoadedModel):
                 if not request.done():
                     request.set_exception(error)
 
-    def _run_alone(self, request: Request) -> None:
+    def _run_alone(self, request: QueuedRequest) -> None:
         began = time.monotonic()
         answer: Answer | None = None
         try:
@@ -209,7 +209,7 @@ class ScheduledModel(LoadedModel):
             request.compute_s += time.monotonic() - began
             request.set_result(answer)
 
-    def _run_batch(self, requests: Sequence[Request]) -> None:
+    def _run_batch(self, requests: Sequence[QueuedRequest]) -> None:
         """Compute a batch, and complete its requests."""
         signature = requests[0].signature
         began = time.monotonic()
@@ -236,7 +236,7 @@ class ScheduledModel(LoadedModel):
             del failure  # its traceback refers to this frame
 
     def _run_merged(
-        self, requests: Sequence[Request], rows: int, padding: int
+        self, requests: Sequence[QueuedRequest], rows: int, padding: int
     ) -> tuple[Answer, float]:
         signature, outputs = requests[0].signature, sorted(requests[0].outputs)
         inputs = merge(
@@ -256,7 +256,7 @@ class ScheduledModel(LoadedModel):
                 raise
         return found, compute_s
 
-    def _fail(self, requests: Sequence[Request], failure: Exception) -> None:
+    def _fail(self, requests: Sequence[QueuedRequest], failure: Exception) -> None:
         """Fail the requests of a batch, or retry them one by one."""
         # Invalid rows of one request must not fail the others of its batch.
         retries = len(requests) > 1 and self._policy.retries_alone

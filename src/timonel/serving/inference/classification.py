@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from timonel.serving.inference.flow import Call, Run
+from timonel.serving.inference.flow import Call, SignatureRun
 from timonel.serving.signature import (
     CLASSIFY,
     DEFAULT_SIGNATURE,
@@ -101,7 +101,7 @@ Outputs = Mapping[str, Array]
 class PreparedRun:
     """A signature to run, and a function to read its outputs: those of Regress as float32 [n]."""
 
-    run: Run
+    run: SignatureRun
     read: Callable[[Outputs], Classes | Array]
 
 
@@ -178,7 +178,7 @@ def _prepared(
             return checked_classes(arrays.get(_CLASSES), arrays.get(_SCORES), len(batch))
         return checked_values(arrays[_OUTPUTS], len(batch))
 
-    return PreparedRun(Run(signature, {_INPUTS: batch}, outputs), read)
+    return PreparedRun(SignatureRun(signature, {_INPUTS: batch}, outputs), read)
 
 
 def _check_method(signature: Signature, method: str) -> None:

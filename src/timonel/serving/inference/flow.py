@@ -38,7 +38,7 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 
-class Run(NamedTuple):
+class SignatureRun(NamedTuple):
     """A signature to run: inputs by name, and the requested outputs; empty for all."""
 
     signature: Signature
@@ -95,9 +95,9 @@ class Call:
         output_filter: Sequence[str] = (),
     ) -> Outputs:
         """Run a signature of this version, and wait for it; see `start`."""
-        return self.start(Run(signature, inputs, output_filter)).result()
+        return self.start(SignatureRun(signature, inputs, output_filter)).result()
 
-    def start(self, run: Run) -> Execution:
+    def start(self, run: SignatureRun) -> Execution:
         """Start running a signature of this version, without waiting for it."""
         signature, inputs, output_filter = run
         shaped, outputs, column = checked_run(signature, inputs, output_filter)
@@ -107,7 +107,7 @@ class Call:
         future = self._servable.model.submit(signature.name, shaped, outputs, self.deadline)
         return Execution(self, run, future, began, column)
 
-    def record(self, run: Run, outputs: Outputs) -> None:
+    def record(self, run: SignatureRun, outputs: Outputs) -> None:
         """Log a successful run if the recorder samples it; keep outputs to be compared."""
         if self.observation.outputs is not None:
             self.observation.outputs.append(outputs)
@@ -130,7 +130,7 @@ class Execution:
     """
 
     _call: Call
-    _run: Run
+    _run: SignatureRun
     future: Future[Outputs]
     _began: float
     _column: tuple[int, ...] | None
@@ -184,7 +184,7 @@ class Codec(abc.ABC, Generic[T]):
     """The client's limit; `prepare` may set it."""
 
     @abc.abstractmethod
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         """Decode the request. May run in a thread of the pool.
 
         Args:
@@ -229,7 +229,7 @@ class Flow:
             receive: Reports that the client has disconnected, which cancels the request.
         """
         reply: asyncio.Future[T | StatusError] = asyncio.get_running_loop().create_future()
-        exchange = Exchange(self, codec, partial(_set, reply))
+        exchange = RequestExchange(self, codec, partial(_set, reply))
         exchange.begin(timeout_s, correlation)
         if not reply.done():
 
@@ -268,7 +268,7 @@ class Flow:
 
 
 @dataclass(eq=False, slots=True)
-class Exchange(Generic[T]):
+class RequestExchange(Generic[T]):
     """A request from begin to reply. For one event loop.
 
     Args:
@@ -363,7 +363,7 @@ class Exchange(Generic[T]):
         if call is not None:
             call.close()
 
-    def _start(self, runs: Sequence[Run]) -> None:
+    def _start(self, runs: Sequence[SignatureRun]) -> None:
         call, timeout_s = self._call, self._codec.timeout_s
         assert call is not None, "prepare has acquired a version"
         if timeout_s is not None:

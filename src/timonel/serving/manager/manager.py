@@ -23,7 +23,7 @@ from timonel.serving.manager.managed_model import SLOW_S, Found, Look, ManagedMo
 from timonel.serving.manager.plan import Candidate
 from timonel.serving.manager.reload import Reloads, admit, finish, unservable
 from timonel.serving.manager.sources import check_files, labels_of, missing_of
-from timonel.serving.manager.tasks import Task, Tasks
+from timonel.serving.manager.tasks import ModelTask, Tasks
 from timonel.serving.memory import give_back
 from timonel.serving.runtimes.base import VersionFolder
 from timonel.serving.settings.models import LoadSettings, ModelSettings
@@ -204,7 +204,7 @@ class ModelManager:
     def _begin_look(self, managed: ManagedModel, now: float) -> None:
         look = managed.begin_look(now)
         if look is not None:
-            self._looks.submit(Task("look", look.read, partial(self._end_look, managed, look)))
+            self._looks.submit(ModelTask("look", look.read, partial(self._end_look, managed, look)))
 
     def _end_look(self, managed: ManagedModel, look: Look, found: Future[Found]) -> None:
         if self._stopping:
@@ -220,7 +220,9 @@ class ModelManager:
         managed.begin_load(candidate)
         fetch = partial(managed.source.fetch, candidate)
         # Not among the loads: a bucket that hangs must not block loading other models.
-        Task("fetch", fetch, partial(self._load_from, managed, candidate)).start(self._events.put)
+        ModelTask("fetch", fetch, partial(self._load_from, managed, candidate)).start(
+            self._events.put
+        )
 
     def _load_from(
         self, managed: ManagedModel, candidate: Candidate, fetched: Future[FolderLease]
@@ -258,7 +260,7 @@ class ModelManager:
                 self._fail(managed, number, error)
 
         name = f"version {number} of model {managed.name}"
-        self._loads.submit(Task(name, load, ended, partial(self._expire, managed, number)))
+        self._loads.submit(ModelTask(name, load, ended, partial(self._expire, managed, number)))
 
     def _expire(self, managed: ManagedModel, number: int, loads: int) -> None:
         limit = f"{self._settings.load_timeout_s:g} s, its time limit"
@@ -291,7 +293,7 @@ class ModelManager:
                 )
             give_back()
 
-        unload = Task("unload", close, ended)
+        unload = ModelTask("unload", close, ended)
         servable.retire(lambda: unload.start(self._events.put))
 
     def _reconfigure(self, models: tuple[ModelSettings, ...], done: Future[None]) -> None:

@@ -20,7 +20,7 @@ Post = Callable[[Callable[[], None]], None]
 
 
 @dataclass(eq=False)
-class Task(Generic[T]):
+class ModelTask(Generic[T]):
     """One task.
 
     Args:
@@ -76,11 +76,11 @@ class Tasks:
         self._post = post
         self._timeout_s = timeout_s
         self._on_slow = on_slow
-        self._waiting: deque[Task[Any]] = deque()
-        self._running: list[Task[Any]] = []
-        self._expired: list[Task[Any]] = []
+        self._waiting: deque[ModelTask[Any]] = deque()
+        self._running: list[ModelTask[Any]] = []
+        self._expired: list[ModelTask[Any]] = []
 
-    def submit(self, task: Task[Any]) -> None:
+    def submit(self, task: ModelTask[Any]) -> None:
         """Run a task once `advance` finds a free thread."""
         self._waiting.append(task)
 
@@ -118,7 +118,7 @@ class Tasks:
     def _counted(self, now: float) -> int:
         return sum(now < each.began + self._yield_s for each in self._running)
 
-    def _check(self, task: Task[Any], passed_s: float) -> None:
+    def _check(self, task: ModelTask[Any], passed_s: float) -> None:
         if not task.is_slow and passed_s >= self._slow_s:
             task.is_slow = True
             self._on_slow(task.name)

@@ -210,7 +210,7 @@ class Concurrency(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Counts:
+class ServerCounts:
     """All counts. They keep changing while they are read, without a lock.
 
     Args:

@@ -19,10 +19,10 @@ from timonel.serving.telemetry.counts import (
     STAGES,
     BatchKey,
     Concurrency,
-    Counts,
     Histogram,
     PathKey,
     RequestKey,
+    ServerCounts,
 )
 from timonel.serving.telemetry.prometheus import Labels, counter, gauge, histogram
 
@@ -37,7 +37,7 @@ _REQUEST = (*_SIGNATURE, "api", "entrypoint", "code")
 _PATH = ("model", "version", "code")
 
 
-def tensorflow_serving_families(counts: Counts) -> Iterator[Metric]:
+def tensorflow_serving_families(counts: ServerCounts) -> Iterator[Metric]:
     """Yield the metrics under TensorFlow Serving's names."""
     requests = [
         (key, value)
@@ -85,7 +85,7 @@ def tensorflow_serving_families(counts: Counts) -> Iterator[Metric]:
     yield from _tfs_loads(counts)
 
 
-def timonel_families(counts: Counts) -> Iterator[Metric]:
+def timonel_families(counts: ServerCounts) -> Iterator[Metric]:
     """Yield the metrics under timonel's names."""
     yield from _requests(counts)
     yield from _concurrency(counts.concurrency)
@@ -117,7 +117,7 @@ def timonel_families(counts: Counts) -> Iterator[Metric]:
     )
 
 
-def _tfs_batches(counts: Counts) -> Iterator[Metric]:
+def _tfs_batches(counts: ServerCounts) -> Iterator[Metric]:
     batches = list(counts.batches.values())
     batched = [
         ((), value.rows)
@@ -160,7 +160,7 @@ def _tfs_batches(counts: Counts) -> Iterator[Metric]:
     )
 
 
-def _tfs_loads(counts: Counts) -> Iterator[Metric]:
+def _tfs_loads(counts: ServerCounts) -> Iterator[Metric]:
     loads = counts.loads.items()
     yield counter(
         f"{_TFS_LOADING}load_attempt_count",
@@ -189,7 +189,7 @@ def _tfs_loads(counts: Counts) -> Iterator[Metric]:
     )
 
 
-def _requests(counts: Counts) -> Iterator[Metric]:
+def _requests(counts: ServerCounts) -> Iterator[Metric]:
     requests = [
         ((*_signature(key), key.api.lower(), key.entrypoint.lower(), key.code.name), value)
         for key, value in counts.requests.items()
@@ -237,7 +237,7 @@ def _concurrency(concurrency: Concurrency) -> Iterator[Metric]:
     )
 
 
-def _stages(counts: Counts) -> Iterator[tuple[Labels, Histogram]]:
+def _stages(counts: ServerCounts) -> Iterator[tuple[Labels, Histogram]]:
     for key, value in counts.requests.items():
         if key.signature:
             labels = (*_signature(key), key.entrypoint.lower())
@@ -245,7 +245,7 @@ def _stages(counts: Counts) -> Iterator[tuple[Labels, Histogram]]:
                 yield (*labels, stage), taken
 
 
-def _batches(counts: Counts) -> Iterator[Metric]:
+def _batches(counts: ServerCounts) -> Iterator[Metric]:
     batches = [(_signature(key), value) for key, value in counts.batches.items()]
     yield histogram(
         "timonel_batch_rows",
@@ -275,7 +275,7 @@ def _batches(counts: Counts) -> Iterator[Metric]:
     )
 
 
-def _loads(counts: Counts) -> Iterator[Metric]:
+def _loads(counts: ServerCounts) -> Iterator[Metric]:
     yield histogram(
         "timonel_load_seconds",
         "Time to load a version.",

@@ -21,10 +21,10 @@ from timonel.serving.telemetry.counts import (
     BatchCounts,
     BatchKey,
     Concurrency,
-    Counts,
     PathKey,
     RequestKey,
     Requests,
+    ServerCounts,
     Table,
     Times,
 )
@@ -55,7 +55,7 @@ class Recent(NamedTuple):
     rows: int
 
 
-class Traffic(NamedTuple):
+class ModelTraffic(NamedTuple):
     """Cumulative traffic of a model: answered requests, failed ones, batches and their rows."""
 
     requests: int = 0
@@ -138,12 +138,12 @@ class Monitor:
         with self._lock:
             self._logged[model, code.name] += 1
 
-    def counts(self) -> Counts:
+    def counts(self) -> ServerCounts:
         """Return all counts. Slow, because it measures processes: not for an event loop."""
         with self._lock:
             logged = dict(self._logged)
         usage = measure()
-        return Counts(
+        return ServerCounts(
             requests=self._requests.snapshot(),
             batches=self._batches.snapshot(),
             loads=self._loads.snapshot(),
@@ -161,20 +161,20 @@ class Monitor:
         counts = self.counts()
         return encode((*tensorflow_serving_families(counts), *timonel_families(counts)))
 
-    def traffic(self) -> Mapping[str, Traffic]:
+    def traffic(self) -> Mapping[str, ModelTraffic]:
         """Return each model's traffic, and the total under the empty name.
 
         Takes no lock: concurrent counts may be included in part.
         """
-        found: dict[str, Traffic] = {"": Traffic()}
+        found: dict[str, ModelTraffic] = {"": ModelTraffic()}
         for request, counted in self._requests.snapshot().items():
             if request.api:
                 count = counted.whole.count
                 errors = 0 if request.code is Code.OK else count
-                _add(found, request.model, Traffic(count, errors))
+                _add(found, request.model, ModelTraffic(count, errors))
         for batch, computed in self._batches.snapshot().items():
             rows = computed.rows
-            _add(found, batch.model, Traffic(0, 0, rows.count, int(rows.total)))
+            _add(found, batch.model, ModelTraffic(0, 0, rows.count, int(rows.total)))
         return found
 
     def recent(self) -> list[Recent]:
@@ -254,7 +254,7 @@ def count_queued(catalogue: Catalogue) -> int:
     return sum(servable.model.queued for servable in servables)
 
 
-def _add(found: dict[str, Traffic], model: str, more: Traffic) -> None:
+def _add(found: dict[str, ModelTraffic], model: str, more: ModelTraffic) -> None:
     for name in {model, ""}:
-        before = found.get(name, Traffic())
-        found[name] = Traffic(*(a + b for a, b in zip(before, more, strict=True)))
+        before = found.get(name, ModelTraffic())
+        found[name] = ModelTraffic(*(a + b for a, b in zip(before, more, strict=True)))

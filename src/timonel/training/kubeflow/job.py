@@ -37,7 +37,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaSpec:
     """Replicas of one role."""
 
     type_name: str  # as the manifest spells it
@@ -47,7 +47,7 @@ class Replica:
 
 
 @dataclass(frozen=True)
-class Limits:
+class JobLimits:
     """Limits of a job."""
 
     restarts: int | None  # the maximum, if given
@@ -59,8 +59,8 @@ class ManifestJob:
     """A checked TFJob or MPIJob."""
 
     name: str | None
-    replicas: Mapping[RoleName, Replica]  # by role, the leading role first
-    limits: Limits
+    replicas: Mapping[RoleName, ReplicaSpec]  # by role, the leading role first
+    limits: JobLimits
     success: Literal["chief", "all-workers"]  # who must succeed
     notes: tuple[str, ...]  # what has no effect, and why
     is_mpi: bool = False  # tasks replace the processes of an MPIJob
@@ -73,21 +73,23 @@ def parse_replica(
     *,
     count: int = 1,
     restart: str = "Never",
-) -> Replica:
+) -> ReplicaSpec:
     """Parse a replica specification, with defaults for its number and restart policy."""
     replicas = fields.amount("replicas", most=MAX_TASKS)
     policy = fields.choice("restartPolicy", ("", *RESTARTS))
     pod = parse_template(fields.child("template"), container_name)
     fields.close()
-    return Replica(type_name, count if replicas is None else replicas, policy or restart, pod)
+    return ReplicaSpec(type_name, count if replicas is None else replicas, policy or restart, pod)
 
 
-def parse_run_policy(policy: Fields) -> Limits:
+def parse_run_policy(policy: Fields) -> JobLimits:
     """Return the job's limits."""
     if policy.take("suspend", bool):
         raise SpecError(f"{policy.at('suspend')} is true", hint="set it to false to run the job")
     parse_clean_pod_policy(policy)
-    limits = Limits(policy.amount("backoffLimit"), policy.amount("activeDeadlineSeconds", least=1))
+    limits = JobLimits(
+        policy.amount("backoffLimit"), policy.amount("activeDeadlineSeconds", least=1)
+    )
     policy.note(NOTED["spec.runPolicy"])
     policy.close(REFUSED["spec.runPolicy"])
     return limits

@@ -15,7 +15,7 @@ from timonel.errors import SpecError
 from timonel.storage.yaml_text import PlainLoader, yaml_problem
 from timonel.training.kubeflow import job, mpi_job
 from timonel.training.kubeflow.fields import Fields
-from timonel.training.kubeflow.job import ManifestJob, Replica, parse_replica, parse_run_policy
+from timonel.training.kubeflow.job import ManifestJob, ReplicaSpec, parse_replica, parse_run_policy
 from timonel.training.kubeflow.mpi_job import parse_mpi_job
 
 API_VERSION = "kubeflow.org/v1"
@@ -105,8 +105,8 @@ def _document(text: str) -> Any:
     return documents[0]
 
 
-def _replicas(specs: Fields) -> dict[RoleName, Replica]:
-    found: dict[RoleName, Replica] = {}
+def _replicas(specs: Fields) -> dict[RoleName, ReplicaSpec]:
+    found: dict[RoleName, ReplicaSpec] = {}
     for type_name in list(specs.values):
         role = _ROLES.get(type_name.lower())
         if role is None:

@@ -10,7 +10,7 @@ from timonel.errors import SpecError
 from timonel.training.kubeflow.fields import Fields
 from timonel.training.kubeflow.job import (
     ManifestJob,
-    Replica,
+    ReplicaSpec,
     parse_clean_pod_policy,
     parse_replica,
     parse_run_policy,
@@ -69,7 +69,7 @@ def parse_mpi_job(
         spec.notes.update(dict.fromkeys(_notes(launcher, worker, command)))
     return ManifestJob(
         name=name,
-        replicas={"worker": Replica(launcher.type_name, count, launcher.restart, pod)},
+        replicas={"worker": ReplicaSpec(launcher.type_name, count, launcher.restart, pod)},
         limits=limits,
         success="all-workers",
         notes=tuple(spec.notes),
@@ -77,9 +77,9 @@ def parse_mpi_job(
     )
 
 
-def _replicas(specs: Fields, version: str) -> tuple[Replica, Replica]:
+def _replicas(specs: Fields, version: str) -> tuple[ReplicaSpec, ReplicaSpec]:
     """Return the launcher and the workers."""
-    found: dict[str, Replica] = {}
+    found: dict[str, ReplicaSpec] = {}
     for type_name in list(specs.values):
         role = type_name.lower()
         if role not in {"launcher", "worker"}:
@@ -148,7 +148,7 @@ def _per_process(resources: Resources, processes: int) -> Resources:
     )
 
 
-def _notes(launcher: Replica, worker: Replica, command: MpiCommand) -> Iterator[str]:
+def _notes(launcher: ReplicaSpec, worker: ReplicaSpec, command: MpiCommand) -> Iterator[str]:
     """Yield what of the pods and of mpirun's options has no effect."""
     if worker.pod.has_command:
         yield "the Worker's command has no effect: its tasks run the program of mpirun"

@@ -12,7 +12,7 @@ from timonel.engines.resources import Volume
 from timonel.errors import NotFoundError, SpecError
 from timonel.training.entries import Entry, Program, find_program
 from timonel.training.kubeflow.commands import ProgramCommand, parse_command
-from timonel.training.kubeflow.job import ManifestJob, Replica
+from timonel.training.kubeflow.job import ManifestJob, ReplicaSpec
 from timonel.training.kubeflow.manifest import parse_manifest
 from timonel.training.kubeflow.mpi_program import check_program
 from timonel.training.kubeflow.pods import PodSpec
@@ -211,7 +211,7 @@ def _read(path: Path) -> str:
         raise SpecError(f"the manifest {path} is no text", hint="write it as YAML") from error
 
 
-def _args(replica: Replica) -> tuple[str, ...]:
+def _args(replica: ReplicaSpec) -> tuple[str, ...]:
     """Return the arguments of a container for another program than its own."""
     if not replica.pod.has_command:
         return replica.pod.command
@@ -221,7 +221,7 @@ def _args(replica: Replica) -> tuple[str, ...]:
         return ()
 
 
-def _place(command: ProgramCommand, replica: Replica) -> str:
+def _place(command: ProgramCommand, replica: ReplicaSpec) -> str:
     """Return the module's name, or the script's path in the container."""
     if command.kind == "module":
         return command.name

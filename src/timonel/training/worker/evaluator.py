@@ -35,7 +35,7 @@ from timonel.training.worker.fit.model_fit import replace_method, replayed_histo
 from timonel.training.worker.inputs import building
 from timonel.training.worker.numerics import precision
 from timonel.training.worker.reports.reporting import Summaries
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 from timonel.training.worker.strategy import devices
 from timonel.training.worker.termination import Termination
 
@@ -142,7 +142,7 @@ class EvaluatorFits:
 def restore_weights(model: Any, found: Checkpoint) -> None:
     """Load the weights of a checkpoint into a model."""
     own = list(model.variables)
-    Replicas(None).restore(own, found.state.variables[: len(own)])
+    StrategyReplicas(None).restore(own, found.state.variables[: len(own)])
 
 
 def _evaluate(

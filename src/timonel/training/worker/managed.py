@@ -31,7 +31,7 @@ from timonel.training.worker.private import hidden_state, keras_fit, ps_variable
 from timonel.training.worker.ps.pace import WorkerPaceReporter
 from timonel.training.worker.state import callback_state, memory
 from timonel.training.worker.state.process_variables import ProcessVariables
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 from timonel.training.worker.termination import Termination
 
 _SPLITS = {"train": "training"}
@@ -70,7 +70,7 @@ def services_of(
         is_chief=context.is_chief,
         requests=context.job_dir / "requests",
     )
-    replicas = Replicas(context.strategy, len(context.cluster.trainers) if several else 1)
+    replicas = StrategyReplicas(context.strategy, len(context.cluster.trainers) if several else 1)
     barrier = functools.partial(wait_for_all, context.strategy) if several else lambda: None
     return Services(
         keras,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from timonel.endpoints.control.console.app import Console
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.documents import Point, Rollout, RolloutFolder, RolloutState
@@ -51,7 +51,7 @@ class Rig:
     def publish(self, folder: EndpointFolder, **fields: Any) -> None:
         folder.write_status(EndpointStatus.model_validate({"at": self.now, **fields}))
 
-    def take(self, loads: Mapping[str, Mapping[int, Load | None]]) -> None:
+    def take(self, loads: Mapping[str, Mapping[int, ReplicaLoad | None]]) -> None:
         self.console.take(self.now, loads)
         self.now += 5
 
@@ -171,7 +171,7 @@ def test_history_is_sent_whole_or_not_at_all(rig: Rig) -> None:
         EndpointFolder(FolderDocuments(rig.root), "digits"),
         versions={1: {"ready": 1, "desired": 2, "held": 3}},
     )
-    rig.take({"digits": {1: Load(2.0, 7.0)}})
+    rig.take({"digits": {1: ReplicaLoad(2.0, 7.0)}})
     rig.take({"digits": {1: None}})
     found = json.loads(rig.ask("/endpoints/digits/history?after=0")[2])
     assert found == {
@@ -180,7 +180,7 @@ def test_history_is_sent_whole_or_not_at_all(rig: Rig) -> None:
     }  # fmt: skip
     again = json.loads(rig.ask(f"/endpoints/digits/history?after={NOW + 5}")[2])
     assert again["at"] == []
-    rig.take({"digits": {1: Load()}})
+    rig.take({"digits": {1: ReplicaLoad()}})
     assert len(json.loads(rig.ask(f"/endpoints/digits/history?after={NOW + 5}")[2])["at"]) == 3
 
 
@@ -237,7 +237,7 @@ def test_the_sampler_goes_on_after_an_unexpected_error(
 ) -> None:
     calls = []
 
-    def loads() -> dict[str, dict[int, Load | None]]:
+    def loads() -> dict[str, dict[int, ReplicaLoad | None]]:
         calls.append(1)
         if len(calls) > 2:
             raise asyncio.CancelledError

@@ -9,18 +9,18 @@ import pytest
 
 from timonel.endpoints.control.console.history import (
     SPAN_S,
+    EndpointPoint,
     History,
-    Point,
     Sample,
     changes,
     columns,
 )
-from timonel.endpoints.folder import EndpointStatus, VersionStatus
+from timonel.endpoints.folder import EndpointStatus, ObservedVersion
 from timonel.errors import InputError
 
 
-def point(at: float, **sample: float) -> Point:
-    return Point(at=at, versions={1: Sample(**sample)})  # type: ignore[arg-type]
+def point(at: float, **sample: float) -> EndpointPoint:
+    return EndpointPoint(at=at, versions={1: Sample(**sample)})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 def test_points_outlive_the_process(path: Path) -> None:
     written = History(path)
     written.add(point(5.0, rate=1.5, ready=1))
-    written.add(Point(at=10.0, events=("version 2 starts",)))
+    written.add(EndpointPoint(at=10.0, events=("version 2 starts",)))
     assert History(path).points == written.points
     assert [each.at for each in written.points] == [5.0, 10.0]
 
@@ -86,8 +86,8 @@ def test_after_the_clock_was_set_back_points_are_in_order(path: Path) -> None:
 def test_columns_add_up_versions_and_show_gaps() -> None:
     found = columns(
         [
-            Point(at=5.0, versions={1: Sample(rate=2, concurrency=1, ready=1, desired=2)}),
-            Point(
+            EndpointPoint(at=5.0, versions={1: Sample(rate=2, concurrency=1, ready=1, desired=2)}),
+            EndpointPoint(
                 at=10.0,
                 versions={
                     1: Sample(rate=3, concurrency=0.5, held=1, ready=1, desired=1),
@@ -123,7 +123,7 @@ def status(**fields: object) -> EndpointStatus:
             ["version 1: 1 to 3 replicas: panic: 9 in flight"],
         ),
         (
-            {"versions": {1: VersionStatus()}},
+            {"versions": {1: ObservedVersion()}},
             {"versions": {2: {"message": "exit code 1"}}},
             ["version 2: exit code 1", "version 1 has ended"],
         ),

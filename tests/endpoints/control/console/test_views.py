@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from timonel.endpoints.control.console.history import Point
+from timonel.endpoints.control.console.history import EndpointPoint
 from timonel.endpoints.control.console.views import (
     EndpointView,
     RolloutView,
@@ -19,8 +19,8 @@ from timonel.endpoints.control.console.views import (
 )
 from timonel.endpoints.folder import EndpointStatus, Revision
 from timonel.endpoints.rollouts.documents import Phase, Rollout, RolloutState
-from timonel.endpoints.rollouts.guards import Check
-from timonel.endpoints.rollouts.sequential import Verdict
+from timonel.endpoints.rollouts.guards import GuardState
+from timonel.endpoints.rollouts.sequential import SequentialVerdict
 from timonel.endpoints.spec import EndpointSpec
 
 NOW = 1_000_000.0
@@ -139,8 +139,20 @@ def rollout(number: int, **state: Any) -> RolloutView:
 
 def test_a_rollout_is_shown_with_its_step_and_guards() -> None:
     checks = (
-        Check(guard="error_rate<1%", verdict=Verdict.OPEN, value="0.2%", limit="1%", requests=1200),
-        Check(guard="p99<1.2x", verdict=Verdict.OPEN, value="9ms", limit="11ms", requests=1190),
+        GuardState(
+            guard="error_rate<1%",
+            verdict=SequentialVerdict.OPEN,
+            value="0.2%",
+            limit="1%",
+            requests=1200,
+        ),
+        GuardState(
+            guard="p99<1.2x",
+            verdict=SequentialVerdict.OPEN,
+            value="9ms",
+            limit="11ms",
+            requests=1190,
+        ),
     )
     now = rollout(2, step=1, message="measures", checks=checks, accepted=("p99<1.2x",))
     before = rollout(1, phase=Phase.ROLLED_BACK, ended_at=NOW)
@@ -166,7 +178,7 @@ def test_an_ended_rollout_has_no_current_step() -> None:
 
 
 def test_the_latest_events_come_first() -> None:
-    points = [Point(at=NOW + n, events=(f"event {n}",)) for n in range(40)]
+    points = [EndpointPoint(at=NOW + n, events=(f"event {n}",)) for n in range(40)]
     page = endpoint_page(replace(view(), points=points), NOW)
     assert re.findall(r"event (\d+)", page) == [str(n) for n in range(39, 9, -1)]
 
@@ -184,10 +196,12 @@ def test_all_text_is_escaped() -> None:
     )
     versions = {1: {"reason": EVIL, "message": EVIL}}
     seen = view(latest, versions=versions, message=EVIL, rejected=EVIL)
-    check = Check(guard=EVIL, verdict=Verdict.OPEN, value=EVIL, limit=EVIL, requests=1)
+    check = GuardState(
+        guard=EVIL, verdict=SequentialVerdict.OPEN, value=EVIL, limit=EVIL, requests=1
+    )
     seen = replace(
         seen,
-        points=[Point(at=NOW, events=(EVIL,))],
+        points=[EndpointPoint(at=NOW, events=(EVIL,))],
         rollouts=[rollout(1, message=EVIL, checks=(check,))],
     )
     for page in (
@@ -217,10 +231,12 @@ def test_nothing_secret_is_shown() -> None:
     )  # fmt: skip
     versions = {1: {"message": told, "reason": told}}
     seen = view(latest, versions=versions, message=told, rejected=told)
-    check = Check(guard=told, verdict=Verdict.OPEN, value=told, limit=told, requests=1)
+    check = GuardState(
+        guard=told, verdict=SequentialVerdict.OPEN, value=told, limit=told, requests=1
+    )
     seen = replace(
         seen,
-        points=[Point(at=NOW, events=(told,))],
+        points=[EndpointPoint(at=NOW, events=(told,))],
         rollouts=[rollout(1, message=told, checks=(check,))],
     )
     for page in (endpoint_page(seen, NOW), list_page([seen], {}, NOW)):

@@ -11,7 +11,7 @@ from tests.contracts.documents import DocumentStoreContract
 from tests.contracts.engines.harness import eventually
 from tests.engines.kubernetes.fake_cluster import FakeCluster
 from timonel.engines.kubernetes.api import Api, Event, Object, ObjectList
-from timonel.engines.kubernetes.api_errors import ConflictError, UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError, ConflictError
 from timonel.engines.kubernetes.services.documents import MAX_BYTES, ClusterDocuments
 from timonel.errors import CorruptError, EngineError, InputError, NotFoundError, SpecError
 
@@ -233,12 +233,12 @@ def test_the_marker_of_a_deletion_is_removed_last(
     def fail_at_last(kind: str, name: str, *, uid: str) -> None:
         deleted.append(name)
         if len(deleted) == 3:
-            raise UnavailableError("the cluster does not answer")
+            raise ClusterUnavailableError("the cluster does not answer")
         delete(kind, name, uid=uid)
 
     with monkeypatch.context() as patched:
         patched.setattr(stored._api, "delete", fail_at_last)
-        with pytest.raises(UnavailableError):
+        with pytest.raises(ClusterUnavailableError):
             stored.remove("digits")
     assert deleted == [stored._object_name(name) for name in names]
     assert stored.find("digits") == ["digits/deleted.json"]
@@ -296,15 +296,15 @@ def test_reads_go_on_while_the_cluster_is_away(
 ) -> None:
     watched.write_bytes("digits/1.json", b"1")
     assert watched.find() == ["digits/1.json"]
-    watched_api.error = UnavailableError("the cluster does not answer")
+    watched_api.error = ClusterUnavailableError("the cluster does not answer")
     assert watched.find() == ["digits/1.json"]
     assert watched.read_bytes("digits/1.json") == b"1"
     for write in (watched.write_bytes, watched.create_bytes):
-        with pytest.raises(UnavailableError):
+        with pytest.raises(ClusterUnavailableError):
             write("digits/1.json", b"2")
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ClusterUnavailableError):
         watched.append_line("digits/1.json", "2")
-    with pytest.raises(UnavailableError):
+    with pytest.raises(ClusterUnavailableError):
         watched.remove("digits")
     assert watched.read_bytes("digits/1.json") == b"1"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.contracts.engines.harness import eventually
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError
 from timonel.engines.kubernetes.services.leadership import LEASE_S, Leadership
 from timonel.errors import NotFoundError
 
@@ -51,7 +51,7 @@ def holder(api: Api) -> str:
 
 
 def away(*_: Any) -> Any:
-    raise UnavailableError("the cluster does not answer")
+    raise ClusterUnavailableError("the cluster does not answer")
 
 
 def test_one_of_two_replicas_leads(api: Api, replicas: Replicas) -> None:

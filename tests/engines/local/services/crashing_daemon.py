@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from timonel.engines.local.services import daemon, replica
-from timonel.engines.local.services.folder import Record, ServiceFolder
+from timonel.engines.local.services.folder import ServiceFolder, ServiceRecord
 
 Patch = Callable[[], None]
 
@@ -58,7 +58,7 @@ def _after(owner: Any, name: str) -> Patch:
     return patch
 
 
-def _is_starting(_: ServiceFolder, record: Record) -> bool:
+def _is_starting(_: ServiceFolder, record: ServiceRecord) -> bool:
     return any(each.state == "starting" for each in record.replicas)
 
 

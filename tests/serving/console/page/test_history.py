@@ -1,7 +1,13 @@
 from __future__ import annotations
 
 from timonel.serving.batching.queue import BatchObservation
-from timonel.serving.console.page.history import ALL, POINTS, History, Point, quantiles
+from timonel.serving.console.page.history import (
+    ALL,
+    POINTS,
+    TrafficHistory,
+    TrafficPoint,
+    quantiles,
+)
 from timonel.serving.status import Code
 from timonel.serving.telemetry.counts import BatchKey
 from timonel.serving.telemetry.monitor import Monitor
@@ -13,7 +19,7 @@ class Rig:
     def __init__(self):
         self.now = 100.0
         self.monitor = Monitor(clock=lambda: self.now)
-        self.history = History(self.monitor)
+        self.history = TrafficHistory(self.monitor)
         self.history.look(self.now, 0)
 
     def answer(self, model="m", seconds=0.004, code=Code.OK, api="predict"):
@@ -39,7 +45,7 @@ def test_rates_errors_and_percentiles_of_what_came_since_the_last_point():
     assert (point.p50, point.p99) == (4.0, 4.0)
     assert rig.history.latest(ALL).rate == 5.0
     rig.take()
-    assert rig.history.latest("m") == Point()
+    assert rig.history.latest("m") == TrafficPoint()
 
 
 def test_stages_are_means_and_batches_have_their_rows():
@@ -64,7 +70,7 @@ def test_what_was_before_a_first_look_and_what_computes_nothing_is_left_out():
     assert rig.history.columns(ALL)["at"] == []
     rig.answer(api="", seconds=9)
     rig.take()
-    assert rig.history.latest(ALL) == Point()
+    assert rig.history.latest(ALL) == TrafficPoint()
 
 
 def test_several_pages_share_the_points():

@@ -16,7 +16,7 @@ from timonel.engines.agent.heartbeat import RESTING, read_progress, steps_of
 from timonel.errors import TimonelError
 from timonel.storage.atomic import aside_name
 from timonel.training.worker.fit.checkpoints import Checkpoints, FitState, Progress
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_what_is_saved_comes_back(checkpoints: Checkpoints) -> None:
     assert found.progress.next_epoch == 2
     assert list(found.progress.history["loss"]) == [1.0, 0.5]
     others = [Variable(np.zeros_like(value)) for value in values]
-    Replicas(None).restore(others, found.state.variables)
+    StrategyReplicas(None).restore(others, found.state.variables)
     for variable, value in zip(others, values, strict=True):
         assert variable.numpy().dtype == value.dtype
         assert np.array_equal(variable.numpy(), value)
@@ -110,7 +110,7 @@ def test_a_task_that_does_not_lead_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [[], [np.zeros(2)], [np.zeros(3, np.float16)]])
 def test_another_model_is_refused(other: list[np.ndarray]) -> None:
     with pytest.raises(TimonelError, match="model differs from the checkpoint"):
-        Replicas(None).restore([Variable(value) for value in other], [np.zeros(3)])
+        StrategyReplicas(None).restore([Variable(value) for value in other], [np.zeros(3)])
 
 
 @given(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from timonel.errors import SpecError
 from timonel.training.worker.private import layer_losses, loss_terms, losses, row_means
-from timonel.training.worker.private.loss_terms import Batch, Kind
+from timonel.training.worker.private.loss_terms import BatchRows, TermKind
 
 WEIGHTS = tf.Variable(tf.ones([3, 2]))
 
@@ -44,55 +44,55 @@ def weights(_: Any) -> Any:
 @pytest.mark.parametrize(
     ("term", "kind"),
     [
-        (mean, Kind.MEAN),
-        (lambda x: 0.5 * mean(x) - 2 * mean(x) + 1, Kind.MEAN),
-        (lambda x: mean(x) + weights(x), Kind.MEAN),
-        (lambda x: tf.reduce_mean(tf.reduce_sum(x @ WEIGHTS, axis=1)), Kind.MEAN),
-        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)), Kind.MEAN),
-        (lambda x: total(x) / tf.cast(tf.shape(x)[0], tf.float32), Kind.MEAN),
+        (mean, TermKind.MEAN),
+        (lambda x: 0.5 * mean(x) - 2 * mean(x) + 1, TermKind.MEAN),
+        (lambda x: mean(x) + weights(x), TermKind.MEAN),
+        (lambda x: tf.reduce_mean(tf.reduce_sum(x @ WEIGHTS, axis=1)), TermKind.MEAN),
+        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=0)), TermKind.MEAN),
+        (lambda x: total(x) / tf.cast(tf.shape(x)[0], tf.float32), TermKind.MEAN),
         (
             lambda x: tf.math.divide_no_nan(tf.reduce_sum(x), tf.cast(tf.size(x), tf.float32)),
-            Kind.MEAN,
+            TermKind.MEAN,
         ),
-        (total, Kind.SUM),
-        (lambda x: total(x) * 2 / 7, Kind.SUM),
-        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=1)), Kind.SUM),
-        (lambda x: tf.add_n([total(x), total(x)]), Kind.SUM),
-        (lambda x: tf.nn.l2_loss(x @ WEIGHTS), Kind.SUM),
-        (lambda x: tf.nn.l2_loss(tf.reduce_mean(x, axis=0)), Kind.OTHER),
-        (weights, Kind.CONSTANT),
-        (lambda _: tf.constant(2.0), Kind.CONSTANT),
-        (lambda x: total(x) + weights(x), Kind.OTHER),
-        (lambda x: total(x) + mean(x), Kind.OTHER),
-        (lambda x: mean(x) * mean(x), Kind.OTHER),
-        (lambda x: tf.sqrt(mean(x)), Kind.OTHER),
-        (lambda x: total(x) / total(x), Kind.OTHER),
-        (lambda x: tf.reduce_mean(x[x > 0]), Kind.OTHER),
-        (tf.reduce_max, Kind.OTHER),
-        (lambda x: tf.reduce_sum(tf.square(tf.reduce_mean(x, axis=0))), Kind.OTHER),
-        (lambda x: tf.reduce_mean(x - tf.roll(x, 1, 0)), Kind.OTHER),
-        (lambda x: tf.reduce_sum(tf.reshape(tf.reduce_mean(x, axis=1), [1, -1])), Kind.OTHER),
+        (total, TermKind.SUM),
+        (lambda x: total(x) * 2 / 7, TermKind.SUM),
+        (lambda x: tf.reduce_sum(tf.reduce_mean(x, axis=1)), TermKind.SUM),
+        (lambda x: tf.add_n([total(x), total(x)]), TermKind.SUM),
+        (lambda x: tf.nn.l2_loss(x @ WEIGHTS), TermKind.SUM),
+        (lambda x: tf.nn.l2_loss(tf.reduce_mean(x, axis=0)), TermKind.OTHER),
+        (weights, TermKind.CONSTANT),
+        (lambda _: tf.constant(2.0), TermKind.CONSTANT),
+        (lambda x: total(x) + weights(x), TermKind.OTHER),
+        (lambda x: total(x) + mean(x), TermKind.OTHER),
+        (lambda x: mean(x) * mean(x), TermKind.OTHER),
+        (lambda x: tf.sqrt(mean(x)), TermKind.OTHER),
+        (lambda x: total(x) / total(x), TermKind.OTHER),
+        (lambda x: tf.reduce_mean(x[x > 0]), TermKind.OTHER),
+        (tf.reduce_max, TermKind.OTHER),
+        (lambda x: tf.reduce_sum(tf.square(tf.reduce_mean(x, axis=0))), TermKind.OTHER),
+        (lambda x: tf.reduce_mean(x - tf.roll(x, 1, 0)), TermKind.OTHER),
+        (lambda x: tf.reduce_sum(tf.reshape(tf.reduce_mean(x, axis=1), [1, -1])), TermKind.OTHER),
     ],
 )
-def test_kinds_of_terms(term: Callable[[Any], Any], kind: Kind, rows: int | None) -> None:
-    found = traced(lambda x: loss_terms.kind_of(term(x), Batch(rows or tf.shape(x)[0])), rows)
+def test_kinds_of_terms(term: Callable[[Any], Any], kind: TermKind, rows: int | None) -> None:
+    found = traced(lambda x: loss_terms.kind_of(term(x), BatchRows(rows or tf.shape(x)[0])), rows)
     assert found is kind
 
 
 @pytest.mark.parametrize(
     ("term", "kind"),
     [
-        (lambda loss, _: loss / 2, Kind.SCALED),
-        (lambda loss, _: loss + loss, Kind.SCALED),
-        (lambda loss, x: loss + mean(x), Kind.OTHER),
-        (lambda loss, x: loss + weights(x), Kind.OTHER),
-        (lambda loss, _: tf.sqrt(loss), Kind.OTHER),
+        (lambda loss, _: loss / 2, TermKind.SCALED),
+        (lambda loss, _: loss + loss, TermKind.SCALED),
+        (lambda loss, x: loss + mean(x), TermKind.OTHER),
+        (lambda loss, x: loss + weights(x), TermKind.OTHER),
+        (lambda loss, _: tf.sqrt(loss), TermKind.OTHER),
     ],
 )
-def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: Kind) -> None:
-    def found(x: Any) -> Kind:
-        scaled = loss_terms.noted(mean(x), Kind.SCALED)
-        return loss_terms.kind_of(term(scaled, x), Batch(tf.shape(x)[0]))
+def test_terms_of_scaled_losses(term: Callable[[Any, Any], Any], kind: TermKind) -> None:
+    def found(x: Any) -> TermKind:
+        scaled = loss_terms.noted(mean(x), TermKind.SCALED)
+        return loss_terms.kind_of(term(scaled, x), BatchRows(tf.shape(x)[0]))
 
     assert traced(found) is kind
 

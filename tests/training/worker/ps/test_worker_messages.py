@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from timonel.training.worker.ps.states import StepState
-from timonel.training.worker.ps.tracing import Step
+from timonel.training.worker.ps.tracing import TracedStep
 from timonel.training.worker.ps.worker_messages import StepResults
 
 
-def _step(sent: tuple[StepState, ...] = (), logs: tuple[str, ...] = ()) -> Step:
-    return Step(
+def _step(sent: tuple[StepState, ...] = (), logs: tuple[str, ...] = ()) -> TracedStep:
+    return TracedStep(
         function=None,
         sent=sent,
         log_names=logs,

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from timonel.training.worker.state.process_variables import ProcessVariables
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 
 Script = Callable[[], Any]
 _NONE: frozenset[int] = frozenset()
@@ -106,7 +106,7 @@ def test_replicas_get_their_own_values_back() -> None:
     strategy = tf.distribute.MirroredStrategy(devices)
 
     def run(saved: list[Any] | None) -> tuple[list[Any], list[Any]]:
-        variables = ProcessVariables(Replicas(strategy))
+        variables = ProcessVariables(StrategyReplicas(strategy))
         with strategy.scope(), variables.watched():
             weight = tf.Variable(1.0)
             total = tf.Variable(

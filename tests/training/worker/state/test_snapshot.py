@@ -14,7 +14,7 @@ from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.process_variables import ProcessVariables
 from timonel.training.worker.state.snapshot import Snapshot
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ class Process:
             self.model = flavour.Sequential([flavour.Input((1,)), flavour.layers.Dense(1)])
             self.model.compile(OPTIMIZERS[optimizer](flavour), "mse")
         self._snapshot = Snapshot(
-            self.model, [], Replicas(None), Feed(), self.variables, self.told.append
+            self.model, [], StrategyReplicas(None), Feed(), self.variables, self.told.append
         )
         self.variables.begin(())
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from timonel.training.worker.state.variables import Buffers, Replicas
+from timonel.training.worker.state.variables import Buffers, StrategyReplicas
 
 SIZE = 300_000
 
@@ -63,7 +63,7 @@ def test_workers_gather_also_if_functions_run_eagerly() -> None:
     strategy = types.SimpleNamespace(gather=gather)
     tf.config.run_functions_eagerly(True)
     try:
-        found = Replicas(strategy)._gather(tf.constant([[1, 2]]))
+        found = StrategyReplicas(strategy)._gather(tf.constant([[1, 2]]))
     finally:
         tf.config.run_functions_eagerly(False)
     assert found.numpy().tolist() == [[1, 2], [1, 2]]

@@ -28,7 +28,7 @@ BOX_VALUES = 5
 """Stored numbers per box: ymin, xmin, ymax, xmax, class."""
 
 
-class Numbers(Kind):
+class NumberLists(Kind):
     """Lists of numbers."""
 
     type = "numbers"

@@ -21,8 +21,8 @@ import orjson
 
 from timonel.endpoints.control.console.history import (
     PERIOD_S,
+    EndpointPoint,
     History,
-    Point,
     Sample,
     changes,
     columns,
@@ -36,7 +36,7 @@ from timonel.endpoints.control.console.views import (
     without_key_files,
 )
 from timonel.endpoints.control.faults import Faults
-from timonel.endpoints.control.scrape import Load
+from timonel.endpoints.control.scrape import ReplicaLoad
 from timonel.endpoints.folder import EndpointFolder, EndpointStatus, list_endpoints, open_endpoint
 from timonel.endpoints.rollouts.documents import RolloutState, rollouts
 from timonel.endpoints.rollouts.report import report_page
@@ -47,7 +47,7 @@ from timonel.serving.console.page.responses import HTML, fresh, static_files
 from timonel.storage.document_store import DocumentStore
 from timonel.tracking.redaction import redact_text
 
-Loads = Callable[[], Mapping[str, Mapping[int, Load | None]]]
+Loads = Callable[[], Mapping[str, Mapping[int, ReplicaLoad | None]]]
 
 _T = TypeVar("_T")
 _SHARED: Final = ("page.css", "charts.js", "dom.js", "icon.svg")
@@ -106,7 +106,7 @@ class Console:
                 logger.exception("cannot record the history of endpoints")
             await asyncio.sleep(PERIOD_S)
 
-    def take(self, now: float, loads: Mapping[str, Mapping[int, Load | None]]) -> None:
+    def take(self, now: float, loads: Mapping[str, Mapping[int, ReplicaLoad | None]]) -> None:
         """Add a point to the history of each endpoint.
 
         Args:
@@ -220,9 +220,9 @@ def _refusal(scope: Scope) -> Response | None:
 def point_of(
     now: float,
     status: EndpointStatus,
-    loads: Mapping[int, Load | None],
+    loads: Mapping[int, ReplicaLoad | None],
     events: tuple[str, ...],
-) -> Point:
+) -> EndpointPoint:
     """Return a point of an endpoint's history."""
     samples = {}
     for version, each in status.versions.items():
@@ -234,7 +234,7 @@ def point_of(
             ready=each.ready,
             desired=each.desired,
         )
-    return Point(at=now, versions=samples, events=events)
+    return EndpointPoint(at=now, versions=samples, events=events)
 
 
 def _page(text: str) -> Response:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from timonel.endpoints.folder import EndpointStatus, VersionStatus
+from timonel.endpoints.folder import EndpointStatus, ObservedVersion
 from timonel.engines.resources import Observed
 from timonel.errors import InputError
 from timonel.storage.atomic import append_line, parse_lines, write_text
@@ -43,7 +43,7 @@ class Sample(Observed):
     desired: int = 0
 
 
-class Point(Observed):
+class EndpointPoint(Observed):
     """An endpoint at one time.
 
     Attributes:
@@ -67,9 +67,9 @@ class History:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lines = 0
-        self.points: tuple[Point, ...] = self._read()
+        self.points: tuple[EndpointPoint, ...] = self._read()
 
-    def add(self, point: Point) -> None:
+    def add(self, point: EndpointPoint) -> None:
         """Add a point.
 
         Raises:
@@ -85,28 +85,28 @@ class History:
             append_line(self._path, _line(point))
             self._lines += 1
 
-    def _read(self) -> tuple[Point, ...]:
+    def _read(self) -> tuple[EndpointPoint, ...]:
         """Return the points in the file; none if it cannot be read."""
-        found: list[Point] = []
+        found: list[EndpointPoint] = []
         with contextlib.suppress(InputError):
-            for point in parse_lines(self._path, Point.model_validate_json):
+            for point in parse_lines(self._path, EndpointPoint.model_validate_json):
                 _append(found, point)
                 self._lines += 1
         return tuple(found)
 
 
-def _append(points: list[Point], point: Point) -> None:
+def _append(points: list[EndpointPoint], point: EndpointPoint) -> None:
     """Append a point; after the clock was set back, it replaces later ones."""
     while points and points[-1].at >= point.at:
         points.pop()
     points.append(point)
 
 
-def _line(point: Point) -> str:
+def _line(point: EndpointPoint) -> str:
     return point.model_dump_json(exclude_defaults=True)
 
 
-def columns(points: Iterable[Point]) -> dict[str, Any]:
+def columns(points: Iterable[EndpointPoint]) -> dict[str, Any]:
     """Return points as columns for plots, with a row of nulls in each gap.
 
     Returns:
@@ -114,7 +114,7 @@ def columns(points: Iterable[Point]) -> dict[str, Any]:
         ``rates`` by version.
     """
     rows = list(points)
-    gaps = [Point(at=a.at + PERIOD_S) for a, b in pairwise(rows) if b.at - a.at > _GAP_S]
+    gaps = [EndpointPoint(at=a.at + PERIOD_S) for a, b in pairwise(rows) if b.at - a.at > _GAP_S]
     rows = sorted((*rows, *gaps), key=lambda point: point.at)
     versions = sorted({version for point in rows for version in point.versions})
     return {
@@ -127,7 +127,7 @@ def columns(points: Iterable[Point]) -> dict[str, Any]:
     }
 
 
-def _total(point: Point, name: str) -> float | None:
+def _total(point: EndpointPoint, name: str) -> float | None:
     found = [getattr(sample, name) for sample in point.versions.values()]
     known = [value for value in found if value is not None]
     return round(sum(known), 3) if known else None
@@ -145,7 +145,7 @@ def changes(before: EndpointStatus, after: EndpointStatus, cause: str) -> tuple[
     if after.routed != before.routed:
         found.append(f"revision {after.routed} gets the traffic: {cause}")
     for version, now in after.versions.items():
-        old = before.versions.get(version, VersionStatus())
+        old = before.versions.get(version, ObservedVersion())
         if now.desired != old.desired:
             reason = f": {now.reason}" if now.reason else ""
             found.append(f"version {version}: {old.desired} to {now.desired} replicas{reason}")

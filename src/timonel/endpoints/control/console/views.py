@@ -13,8 +13,8 @@ from string import Template
 from typing import Final
 
 from timonel._version import __version__
-from timonel.endpoints.control.console.history import Point
-from timonel.endpoints.folder import EndpointStatus, Revision, VersionStatus
+from timonel.endpoints.control.console.history import EndpointPoint
+from timonel.endpoints.folder import EndpointStatus, ObservedVersion, Revision
 from timonel.endpoints.rollouts.documents import Rollout, RolloutState
 from timonel.endpoints.spec import Access, EndpointSpec, Traffic
 from timonel.tracking.redaction import redact_text
@@ -52,7 +52,7 @@ class EndpointView:
     status: EndpointStatus
     is_deleted: bool = False
     rollouts: Sequence[RolloutView] = ()
-    points: Sequence[Point] = ()
+    points: Sequence[EndpointPoint] = ()
 
     @property
     def spec(self) -> EndpointSpec:
@@ -226,7 +226,7 @@ def _shares(traffic: Traffic) -> str:
     )
 
 
-def _version(version: int, now: VersionStatus, traffic: Traffic) -> str:
+def _version(version: int, now: ObservedVersion, traffic: Traffic) -> str:
     figures = {
         "Traffic": f"{traffic.percent.get(version, 0)} %",
         "Ready": f"{now.ready} of {now.desired}",
@@ -282,7 +282,7 @@ def _ended(state: RolloutState) -> str:
     return "" if state.ended_at is None else f" at {_time(state.ended_at)}"
 
 
-def _events(points: Iterable[Point]) -> str:
+def _events(points: Iterable[EndpointPoint]) -> str:
     found = [(point.at, text) for point in points for text in point.events]
     return (
         "".join(

@@ -29,7 +29,7 @@ class Part:
     Attributes:
         size: Number of bytes.
         digest: Their SHA-256, hexadecimal.
-        data: The bytes; None: they are an object, see `Objects`.
+        data: The bytes; None: they are an object, see `SharedContents`.
     """
 
     size: int
@@ -84,7 +84,7 @@ class DamagedObjectError(CorruptError):
     """The bucket's object has other content than its digest says: no retry helps."""
 
 
-class Objects:
+class SharedContents:
     """Content of shared files in a job's folder of the bucket: ``jobs/<job>/files/<digest>``."""
 
     def __init__(self, store: ObjectStore, job_id: str) -> None:

@@ -24,12 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from timonel.engines.kubernetes.files.changes import Change, Index, Objects, Part, damaged
+from timonel.engines.kubernetes.files.changes import Change, Index, Part, SharedContents, damaged
 from timonel.engines.kubernetes.files.lines import missing_lines
 from timonel.engines.kubernetes.files.records import (
     Draft,
+    FileRecord,
     Fingerprint,
-    Record,
     append_to,
     grows,
     has_content,
@@ -73,9 +73,9 @@ class SharedFolder:
         self._root = root
         self._tree = SharedTree(root, folders)
         self._store = store
-        self._objects = Objects(store, job_id)
+        self._objects = SharedContents(store, job_id)
         self._is_hub = is_hub
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, FileRecord] = {}
         self._found: list[Change] = []
         self._serial = 0
         self._uploaded: dict[str, float] = {}
@@ -177,8 +177,8 @@ class SharedFolder:
                 record = self._replace(path, change, _content(record.pending))
             record.is_own = False
 
-    def _record(self, name: str) -> Record:
-        return self._records.setdefault(name, Record())
+    def _record(self, name: str) -> FileRecord:
+        return self._records.setdefault(name, FileRecord())
 
     def _take_found(self) -> list[Change]:
         found, self._found = self._found, []
@@ -253,7 +253,7 @@ class SharedFolder:
         is_append = draft.grown_from is not None
         return Change(draft.name, draft.parts, mode, is_append, self.author, self._serial)
 
-    def _append(self, path: Path, record: Record, change: Change) -> None:
+    def _append(self, path: Path, record: FileRecord, change: Change) -> None:
         """Append to a file, to which this process's programs may append at the same time."""
         data = b"".join(map(self._objects.read, change.parts or ()))
         if not data:
@@ -269,10 +269,10 @@ class SharedFolder:
         record.sha.update(data)
         record.seen, record.content, record.tail = new.seen, None, new.tail
 
-    def _replace(self, path: Path, change: Change, own: Sequence[Part] = ()) -> Record:
+    def _replace(self, path: Path, change: Change, own: Sequence[Part] = ()) -> FileRecord:
         """Write a file with a change's content and own content after it, or remove it."""
         before = self._record(change.name)
-        record = Record(version=before.version, pending=before.pending)
+        record = FileRecord(version=before.version, pending=before.pending)
         if change.parts is None and not own:
             self._tree.remove(path)
         else:
@@ -357,7 +357,7 @@ class SharedFolder:
         record.learn(drafts[0])
         return self._made(drafts[0])
 
-    def _merge_lines(self, path: Path, record: Record, theirs: Change) -> Change | None:
+    def _merge_lines(self, path: Path, record: FileRecord, theirs: Change) -> Change | None:
         """Replace a file by that of the index, followed by local lines that it lacks."""
         parts = list(theirs.parts or ())
         with path.open("rb") as file:

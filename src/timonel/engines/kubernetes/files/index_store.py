@@ -10,8 +10,8 @@ from timonel.engines.kubernetes.files.changes import (
     INLINE_BYTES,
     Change,
     Index,
-    Objects,
     Part,
+    SharedContents,
     decode_index,
     encode_index,
 )
@@ -37,7 +37,7 @@ class IndexStore:
 
     def __init__(self, store: ObjectStore, job_id: str) -> None:
         self.index = Index()
-        self._objects = Objects(store, job_id)
+        self._objects = SharedContents(store, job_id)
         self._store = store
         self._name = f"jobs/{job_id}/files.json"
         self._saved_version = 0

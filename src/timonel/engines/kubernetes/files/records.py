@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from timonel.engines.kubernetes.files.changes import INLINE_BYTES, Change, Objects, Part
+from timonel.engines.kubernetes.files.changes import INLINE_BYTES, Change, Part, SharedContents
 
 _CHUNK_BYTES = 16 << 20
 _TAIL_BYTES = 4096
@@ -76,7 +76,7 @@ class Draft:
 
 
 @dataclass
-class Record:
+class FileRecord:
     """What a process knows of a file.
 
     Attributes:
@@ -258,8 +258,8 @@ def matching(file: BufferedReader, parts: Iterable[Part]) -> int:
 def read_draft(
     path: Path,
     name: str,
-    record: Record,
-    objects: Objects,
+    record: FileRecord,
+    objects: SharedContents,
     status: os.stat_result | None,
     *,
     whole: bool = False,
@@ -299,7 +299,7 @@ def read_draft(
         return None  # removed meanwhile
 
 
-def _known_size(file: BufferedReader, record: Record, seen: Fingerprint) -> int | None:
+def _known_size(file: BufferedReader, record: FileRecord, seen: Fingerprint) -> int | None:
     """Return the size of the known content that a file begins with; None if it was replaced."""
     if record.seen is None:
         return 0
@@ -324,7 +324,7 @@ def _new_parts(
     file: BufferedReader,
     start: int,
     end: int,
-    objects: Objects,
+    objects: SharedContents,
     sha: hashlib._Hash,
     *,
     lines: bool,

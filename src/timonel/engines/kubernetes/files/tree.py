@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from timonel.engines.kubernetes.files.changes import DamagedObjectError
-from timonel.engines.kubernetes.files.records import Record, is_rewritten, status_of
+from timonel.engines.kubernetes.files.records import FileRecord, is_rewritten, status_of
 from timonel.errors import NotFoundError, TimonelError
 from timonel.storage.atomic import unwritable
 
@@ -64,7 +64,7 @@ class SharedTree:
                 self._unreadable.add(folder)
                 self.skip(folder, error)
 
-    def find(self, records: Mapping[str, Record]) -> dict[str, os.stat_result | None]:
+    def find(self, records: Mapping[str, FileRecord]) -> dict[str, os.stat_result | None]:
         """Return changed files, in the order of writing, and removed ones.
 
         Files that are below a symbolic link now are forgotten: they are not removed.
@@ -197,5 +197,5 @@ class SharedTree:
         return False
 
 
-def _is_known(records: Mapping[str, Record], name: str, status: os.stat_result) -> bool:
+def _is_known(records: Mapping[str, FileRecord], name: str, status: os.stat_result) -> bool:
     return (record := records.get(name)) is not None and record.is_known(status)

@@ -21,7 +21,7 @@ from timonel.engines.kubernetes.services.leadership import Leadership
 from timonel.engines.kubernetes.services.log import replica_lines
 from timonel.engines.kubernetes.services.manifests import applied, service_manifests
 from timonel.engines.kubernetes.services.status import is_service, needs_events, service_status
-from timonel.engines.kubernetes.services.view import View
+from timonel.engines.kubernetes.services.view import ObjectView
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.kubernetes.variables import POD_NAME
 from timonel.engines.kubernetes.watched import Watched
@@ -61,9 +61,9 @@ class KubernetesServiceEngine(ServiceEngine):
         self._api = api
         self._pod = pod
         self._settings = settings.model_copy(update={"namespace": api.namespace})
-        self._deployments = View(Watched(api, "Deployment", all_services()))
-        self._pods = View(Watched(api, "Pod", all_services()))
-        self._events = View(Watched(api, "Event", {}, _KILLING))
+        self._deployments = ObjectView(Watched(api, "Deployment", all_services()))
+        self._pods = ObjectView(Watched(api, "Pod", all_services()))
+        self._events = ObjectView(Watched(api, "Event", {}, _KILLING))
         self._exposure = Exposure(api, self._settings)
         self._documents: dict[str, ClusterDocuments] = {}
         self._leaderships: dict[str, Leadership] = {}

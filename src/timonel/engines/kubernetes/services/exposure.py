@@ -11,7 +11,12 @@ from typing import Any
 from timonel.engines.kubernetes.api import Api, Object
 from timonel.engines.kubernetes.manifests import Manifest
 from timonel.engines.kubernetes.names import MANAGED
-from timonel.engines.kubernetes.services.routes import Route, failure_of, route_manifest, route_of
+from timonel.engines.kubernetes.services.routes import (
+    ServiceRoute,
+    failure_of,
+    route_manifest,
+    route_of,
+)
 from timonel.engines.kubernetes.settings import ClusterSettings
 from timonel.engines.service_spec import OutsideAddress
 from timonel.errors import AlreadyExistsError, EngineError, NotFoundError
@@ -149,7 +154,7 @@ class Exposure:
         elif not _has(found["spec"], manifest["spec"]):
             self._api.patch(kind, name, {"spec": manifest["spec"]})
 
-    def _remove_route(self, route: Route, service: Object) -> None:
+    def _remove_route(self, route: ServiceRoute, service: Object) -> None:
         name = service["metadata"]["name"]
         found = self._api.find(route.kind, name)
         if found is not None and _is_owned(found, service):
@@ -183,10 +188,10 @@ def _annotation(service: Mapping[str, Any]) -> str | None:
     return (service["metadata"].get("annotations") or {}).get(ROUTE_ANNOTATION)
 
 
-def _route_to(service: Mapping[str, Any]) -> Route | None:
+def _route_to(service: Mapping[str, Any]) -> ServiceRoute | None:
     """Return the route to a Service object; None if there is none."""
     text = _annotation(service)
-    return None if text is None else Route(**json.loads(text))
+    return None if text is None else ServiceRoute(**json.loads(text))
 
 
 def _has(found: Any, wanted: Any) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from timonel.engines.kubernetes.api import Api
-from timonel.engines.kubernetes.api_errors import UnavailableError
+from timonel.engines.kubernetes.api_errors import ClusterUnavailableError
 from timonel.engines.kubernetes.names import REPLICA
 from timonel.engines.kubernetes.pods import timestamp
 from timonel.errors import NotFoundError, SpecError
@@ -36,7 +36,7 @@ def replica_lines(api: Api, pod: str, *, follow: bool) -> Iterator[str]:
         except SpecError:  # its container has not started yet
             if not follow:
                 return
-        except UnavailableError:
+        except ClusterUnavailableError:
             if not follow:
                 raise
         time.sleep(_POLL_S)

@@ -16,7 +16,7 @@ Kind = Literal["HTTPRoute", "Ingress"]
 
 
 @dataclass(frozen=True)
-class Route:
+class ServiceRoute:
     """Where a proxy of the cluster accepts requests for a Service object.
 
     Attributes:
@@ -31,24 +31,24 @@ class Route:
     via: str
 
 
-def route_of(name: str, settings: ClusterSettings) -> Route | None:
+def route_of(name: str, settings: ClusterSettings) -> ServiceRoute | None:
     """Return the route to the Service object of a name; None without a domain."""
     if settings.domain is None:
         return None
     host = f"{name}.{settings.domain}"
     if settings.gateway is not None:
-        return Route("HTTPRoute", host, settings.gateway)
-    return Route("Ingress", host, settings.ingress_class or "")
+        return ServiceRoute("HTTPRoute", host, settings.gateway)
+    return ServiceRoute("Ingress", host, settings.ingress_class or "")
 
 
-def route_manifest(route: Route, name: str, port: int) -> Manifest:
+def route_manifest(route: ServiceRoute, name: str, port: int) -> Manifest:
     """Return the manifest of a route to a port of the Service object of the same name."""
     if route.kind == "Ingress":
         return _manifest("networking.k8s.io/v1", route, name, _ingress(route, name, port))
     return _manifest("gateway.networking.k8s.io/v1", route, name, _http_route(route, name, port))
 
 
-def failure_of(route: Route, found: Mapping[str, Any]) -> str | None:
+def failure_of(route: ServiceRoute, found: Mapping[str, Any]) -> str | None:
     """Return what keeps a proxy from using a route in the cluster; None if nothing is known."""
     status = found.get("status") or {}
     if route.kind == "Ingress":
@@ -68,7 +68,7 @@ def failure_of(route: Route, found: Mapping[str, Any]) -> str | None:
     return f"the Gateway {route.via} does not use the route: {reason}"
 
 
-def _http_route(route: Route, name: str, port: int) -> Manifest:
+def _http_route(route: ServiceRoute, name: str, port: int) -> Manifest:
     namespace, _, gateway = route.via.rpartition("/")
     parent = {"name": gateway, **({"namespace": namespace} if namespace else {})}
     rule = {
@@ -79,7 +79,7 @@ def _http_route(route: Route, name: str, port: int) -> Manifest:
     return {"parentRefs": [parent], "hostnames": [route.host], "rules": [rule]}
 
 
-def _ingress(route: Route, name: str, port: int) -> Manifest:
+def _ingress(route: ServiceRoute, name: str, port: int) -> Manifest:
     path = {
         "path": "/",
         "pathType": "Prefix",
@@ -89,5 +89,5 @@ def _ingress(route: Route, name: str, port: int) -> Manifest:
     return {**({"ingressClassName": route.via} if route.via else {}), "rules": rules}
 
 
-def _manifest(version: str, route: Route, name: str, spec: Manifest) -> Manifest:
+def _manifest(version: str, route: ServiceRoute, name: str, spec: Manifest) -> Manifest:
     return {"apiVersion": version, "kind": route.kind, "metadata": {"name": name}, "spec": spec}

@@ -11,7 +11,7 @@ from timonel.engines.kubernetes.watched import Watched
 _FREQUENT_S = 5.0
 
 
-class View:
+class ObjectView:
     """The objects of one kind with given labels. Thread-safe.
 
     The first read lists them. A read within 5 s of another one starts a watch, so that a short

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from timonel.engines.local.guard import fork_supervisor, run_guard, wait_for
 from timonel.engines.local.services.folder import ServiceFolder
-from timonel.engines.local.services.supervisor import Supervisor
+from timonel.engines.local.services.supervisor import ServiceSupervisor
 from timonel.processes.backoff import backoff_s
 from timonel.processes.tree import kill_all, marked
 from timonel.storage import exclusive
@@ -56,7 +56,7 @@ def _supervise(folder: ServiceFolder, accepted: Callable[[], None]) -> None:
 
 
 async def _run(folder: ServiceFolder, accepted: Callable[[], None]) -> None:
-    await Supervisor(folder).run(accepted)
+    await ServiceSupervisor(folder).run(accepted)
 
 
 def _has_begun(folder: ServiceFolder, supervisor: int) -> bool:

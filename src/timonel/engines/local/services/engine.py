@@ -12,7 +12,7 @@ from typing import Self
 from timonel.engines.local.admission import check_service_admission
 from timonel.engines.local.folders import is_folder, readable
 from timonel.engines.local.guard import start_daemon
-from timonel.engines.local.services.folder import Request, ServiceFolder, unknown_service
+from timonel.engines.local.services.folder import ServiceFolder, ServiceRequest, unknown_service
 from timonel.engines.logs import LogTail, follow_logs, read_logs
 from timonel.engines.service_spec import ServiceSpec, ServiceStatus
 from timonel.engines.services import ServiceEngine
@@ -117,7 +117,7 @@ class LocalServiceEngine(ServiceEngine):
         sweep(self._services_dir)
         with publish_dir(folder.root) as aside:
             aside.chmod(0o700)
-            ServiceFolder(aside).write_request(Request.first(spec))
+            ServiceFolder(aside).write_request(ServiceRequest.first(spec))
         try:
             _start_supervisor(folder)
         except EngineError:
@@ -134,7 +134,7 @@ class LocalServiceEngine(ServiceEngine):
         return exclusive(self._services_dir / ".locks" / name, timeout_s=_LOCK_TIMEOUT_S)
 
 
-def _unless_deleting(folder: ServiceFolder) -> Request:
+def _unless_deleting(folder: ServiceFolder) -> ServiceRequest:
     request = folder.read_request()
     if request.deleting:
         raise EngineError(
@@ -143,7 +143,7 @@ def _unless_deleting(folder: ServiceFolder) -> Request:
     return request
 
 
-def _record(folder: ServiceFolder, before: Request, request: Request) -> None:
+def _record(folder: ServiceFolder, before: ServiceRequest, request: ServiceRequest) -> None:
     """Record a request, and have a supervisor fulfil it.
 
     Raises:

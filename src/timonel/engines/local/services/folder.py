@@ -38,7 +38,7 @@ _REVISIONS = 100
 """Number of applied revisions whose contents are remembered."""
 
 
-class Request(BaseModel):
+class ServiceRequest(BaseModel):
     """Content of ``service.json``.
 
     Attributes:
@@ -56,12 +56,12 @@ class Request(BaseModel):
     deleting: bool = False
 
     @classmethod
-    def first(cls, spec: ServiceSpec) -> Request:
+    def first(cls, spec: ServiceSpec) -> ServiceRequest:
         """Return the request of a new service."""
         replicas = 1 if spec.replicas is None else spec.replicas
         return cls(spec=spec, replicas=replicas, templates={spec.revision: spec.template})
 
-    def applied(self, spec: ServiceSpec) -> Request:
+    def applied(self, spec: ServiceSpec) -> ServiceRequest:
         """Return this request after a specification was applied.
 
         Raises:
@@ -81,7 +81,7 @@ class Request(BaseModel):
         return self.model_copy(update=update)
 
 
-class Record(BaseModel):
+class ServiceRecord(BaseModel):
     """Content of ``status.json``, published before a process is started or signalled.
 
     Attributes:
@@ -133,11 +133,11 @@ class ServiceFolder:
         """Return the file of a replica's output."""
         return self.replica_dir(name) / "log"
 
-    def write_request(self, request: Request) -> None:
+    def write_request(self, request: ServiceRequest) -> None:
         """Record what is requested."""
         write_document(self.root / "service.json", "service", request.model_dump(mode="json"))
 
-    def read_request(self) -> Request:
+    def read_request(self) -> ServiceRequest:
         """Return what is requested.
 
         Raises:
@@ -151,21 +151,21 @@ class ServiceFolder:
         except NotFoundError:
             raise unknown_service(self.root.name) from None
         with checked(path, "service"):
-            return Request.model_validate(body)
+            return ServiceRequest.model_validate(body)
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: ServiceRecord) -> None:
         """Publish the state of the replicas."""
         write_document(self.root / "status.json", "service-status", record.model_dump(mode="json"))
 
-    def read_record(self) -> Record:
+    def read_record(self) -> ServiceRecord:
         """Return the state of the replicas; empty before a supervisor runs."""
         path = self.root / "status.json"
         try:
             body = read_document(path, "service-status")
         except NotFoundError:
-            return Record()
+            return ServiceRecord()
         with checked(path, "service"):
-            return Record.model_validate(body)
+            return ServiceRecord.model_validate(body)
 
     def write_process(self, name: str, attempt: int) -> None:
         """Record this process as a start of a replica."""
@@ -188,7 +188,7 @@ class ServiceFolder:
         now_ns = time.monotonic_ns()
         os.utime(self.supervisor_lock, ns=(now_ns, now_ns))
 
-    def check_supervisor(self, record: Record) -> None:
+    def check_supervisor(self, record: ServiceRecord) -> None:
         """Check that the recorded supervisor works, if it lives: the guard replaces a dead one.
 
         Raises:

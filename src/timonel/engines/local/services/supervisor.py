@@ -18,7 +18,7 @@ from pathlib import Path
 from timonel.engines.coordination import rollout
 from timonel.engines.coordination.rollout import Replica
 from timonel.engines.local.services import replica as processes
-from timonel.engines.local.services.folder import HEARTBEAT_S, Record, ServiceFolder
+from timonel.engines.local.services.folder import HEARTBEAT_S, ServiceFolder, ServiceRecord
 from timonel.engines.local.services.replica import ReplicaProcess
 from timonel.engines.service_spec import ServiceSpec
 from timonel.errors import CorruptError, TimonelError
@@ -38,7 +38,7 @@ _RETRY_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Supervisor:
+class ServiceSupervisor:
     """Runs one service until it is deleted.
 
     SIGUSR1 makes it read the request again. SIGTERM, as at a shutdown of the machine, stops all
@@ -54,7 +54,7 @@ class Supervisor:
         self._request = folder.read_request()
         own = own_identity().as_json()
         self._record = _record_of(folder).model_copy(update={"supervisor": own})
-        self._published: Record | None = None
+        self._published: ServiceRecord | None = None
         self._processes: dict[str, ReplicaProcess] = {}
         self._wake = asyncio.Event()
         self._is_shutting_down = False
@@ -328,14 +328,14 @@ class Supervisor:
             self._published = self._record
 
 
-def _record_of(folder: ServiceFolder) -> Record:
+def _record_of(folder: ServiceFolder) -> ServiceRecord:
     """Return the record of an earlier supervisor; without a readable one, kill its replicas."""
     try:
         return folder.read_record()
     except CorruptError as error:
         logger.error("%s: its replicas are started anew", error)  # noqa: TRY400 - of the file
         kill_all(lambda: marked(folder.token))
-        return Record()
+        return ServiceRecord()
 
 
 def _is_due(replica: Replica, now: float) -> bool:

@@ -14,7 +14,7 @@ import orjson
 
 from timonel._version import __version__
 from timonel.serving.asgi import Request, Response, Route, at
-from timonel.serving.console.page.history import ALL, History
+from timonel.serving.console.page.history import ALL, TrafficHistory
 from timonel.serving.console.page.responses import StaticFile, fresh, page_response, static_files
 from timonel.serving.console.page.views import form_view, model_view
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
@@ -43,7 +43,7 @@ class Page:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
-        self._history = History(monitor)
+        self._history = TrafficHistory(monitor)
         self._clock = clock
         self._is_draining = is_draining
         self._started = time.time()

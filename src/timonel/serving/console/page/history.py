@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from timonel.serving.status import Code
-from timonel.serving.telemetry.monitor import Monitor, Recent, Traffic
+from timonel.serving.telemetry.monitor import ModelTraffic, Monitor, Recent
 
 POINTS: Final = 300
 """Number of points to keep."""
@@ -24,7 +24,7 @@ _GAP_S: Final = 120.0
 """Longest time of a point. Browsers let pages in the background ask once per minute."""
 
 
-class Point(NamedTuple):
+class TrafficPoint(NamedTuple):
     """Traffic of a model in one interval.
 
     Rates are per second. Percentiles of the latency and mean times of stages are in milliseconds,
@@ -43,19 +43,19 @@ class Point(NamedTuple):
     batch: float | None = None
 
 
-_QUIET: Final = Point()
+_QUIET: Final = TrafficPoint()
 
 
-class History:
+class TrafficHistory:
     """Traffic points, oldest first. For one thread."""
 
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
-        self._moments: collections.deque[tuple[float, Mapping[str, Point]]] = collections.deque(
-            maxlen=POINTS
+        self._moments: collections.deque[tuple[float, Mapping[str, TrafficPoint]]] = (
+            collections.deque(maxlen=POINTS)
         )
         """Times, and the points of all models with traffic."""
-        self._before: Mapping[str, Traffic] = {}
+        self._before: Mapping[str, ModelTraffic] = {}
         self._last: Recent | None = None
         self._clock = -math.inf
 
@@ -71,7 +71,7 @@ class History:
             return
         now, fresh, points = self._monitor.traffic(), self._fresh(), {}
         for name, traffic in now.items():
-            before = self._before.get(name, Traffic())
+            before = self._before.get(name, ModelTraffic())
             if traffic != before:
                 mine = [each for each in fresh if name in (ALL, each.key.model)]
                 points[name] = point(traffic, before, mine, elapsed)
@@ -82,10 +82,10 @@ class History:
     def columns(self, name: str) -> dict[str, Any]:
         """Return the points of a model as columns; of all models for `ALL`."""
         points = [points.get(name, _QUIET) for _, points in self._moments]
-        columns = dict(zip(Point._fields, zip(*points, strict=True), strict=False))
+        columns = dict(zip(TrafficPoint._fields, zip(*points, strict=True), strict=False))
         return {"at": [at for at, _ in self._moments], **columns}
 
-    def latest(self, name: str) -> Point:
+    def latest(self, name: str) -> TrafficPoint:
         """Return a model's latest point."""
         return self._moments[-1][1].get(name, _QUIET) if self._moments else _QUIET
 
@@ -102,7 +102,9 @@ class History:
         return fresh
 
 
-def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: float) -> Point:
+def point(
+    now: ModelTraffic, before: ModelTraffic, recent: Sequence[Recent], elapsed: float
+) -> TrafficPoint:
     """Compute the traffic between two times."""
     batches = now.batches - before.batches
     answered = [each for each in recent if each.key.code is Code.OK]
@@ -110,7 +112,7 @@ def point(now: Traffic, before: Traffic, recent: Sequence[Recent], elapsed: floa
     decode, queue, compute, encode = (
         _milliseconds(_mean(each.stages[stage] for each in answered)) for stage in range(4)
     )
-    return Point(
+    return TrafficPoint(
         rate=_rounded((now.requests - before.requests) / elapsed),
         errors=_rounded((now.errors - before.errors) / elapsed),
         p50=_milliseconds(p50),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from timonel.serving.client.connection import is_image
 from timonel.serving.codec.tensors import JSON_TYPES
-from timonel.serving.console.page.history import Point
+from timonel.serving.console.page.history import TrafficPoint
 from timonel.serving.manager.catalogue import Catalogue, Metadata
 from timonel.serving.signature import DEFAULT_SIGNATURE, STRING, Signature, TensorSpec
 
@@ -23,7 +23,7 @@ SMALL_PNG: Final = (
 """Image of 8 by 8 grey pixels in base64, for image models."""
 
 
-def model_view(catalogue: Catalogue, name: str, latest: Point) -> dict[str, Any]:
+def model_view(catalogue: Catalogue, name: str, latest: TrafficPoint) -> dict[str, Any]:
     """Return a model's versions and current traffic."""
     labels, loaded = catalogue.version_labels(name), catalogue.loaded(name)
     return {

@@ -11,7 +11,7 @@ import grpc
 
 from timonel.serving.inference import classification, conversion
 from timonel.serving.inference.classification import PreparedRun
-from timonel.serving.inference.flow import Call, Flow, Outputs, Run
+from timonel.serving.inference.flow import Call, Flow, Outputs, SignatureRun
 from timonel.serving.inference.signature_check import check_inputs, check_method
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.manager import ModelManager
@@ -68,14 +68,14 @@ class _Predict(_Codec):
     request_type = predict_pb2.PredictRequest
     _signature: str
 
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         request = self.parsed()
         self.model = request.model_spec.name
         self._signature = request.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = acquire(model_spec(request)).signature(self._signature)
         if self._settings.check_method_names:
             check_method(signature)
-        return (Run(signature, _arrays(signature, request.inputs), request.output_filter),)
+        return (SignatureRun(signature, _arrays(signature, request.inputs), request.output_filter),)
 
     def encode(self, call: Call, outputs: Sequence[Outputs]) -> bytes:
         spec = conversion.model_spec(self.model, call.version, self._signature)
@@ -90,7 +90,7 @@ class _Examples(_Codec):
     _request: Any
     _prepared: Sequence[PreparedRun]
 
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         self._request = self.parsed()
         examples = conversion.examples_from(self._request.input)
         self._prepared = self.prepared(acquire, *examples)

@@ -16,10 +16,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from timonel.serving.asgi import Response, error_response, header
-from timonel.serving.auth.connection_limits import BoundedHttp, Part
+from timonel.serving.auth.connection_limits import BoundedHttp, RequestPart
 from timonel.serving.auth.origin_check import is_host_allowed
 from timonel.serving.inference.context import Correlation
-from timonel.serving.inference.flow import Exchange
+from timonel.serving.inference.flow import RequestExchange
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import content_type, correlation_of
 from timonel.serving.protocols.tfs_rest.api import CODECS, COMPUTE, CORS, RestApi, spec_of
@@ -111,7 +111,7 @@ class _PredictHttp(BoundedHttp):
     _pieces: list[bytes]
     _missing = 0
     """Bytes of that body still to come; negative after surplus bytes."""
-    _request: Exchange[Response] | None = None
+    _request: RequestExchange[Response] | None = None
     _early = b""
     """Bytes received while a request is running."""
     _is_last = False
@@ -148,7 +148,11 @@ class _PredictHttp(BoundedHttp):
 
     def _head_of(self, data: bytes) -> Head | None:
         """Return the head if the request can be answered here."""
-        if self._part is not Part.NOTHING or self.flow.write_paused or self.transport.is_closing():
+        if (
+            self._part is not RequestPart.NOTHING
+            or self.flow.write_paused
+            or self.transport.is_closing()
+        ):
             return None
         if self._is_answering():
             return None
@@ -177,20 +181,20 @@ class _PredictHttp(BoundedHttp):
         self._missing -= len(data)
         if self._missing > 0:
             if self._head is None:
-                self._head, self._part = head, Part.BODY
+                self._head, self._part = head, RequestPart.BODY
                 self._time_the_rest()
             return
         if self._head is not None:
             self._stop_timer()
-            self._head, self._part = None, Part.NOTHING
-        self._timed = Part.NOTHING
+            self._head, self._part = None, RequestPart.NOTHING
+        self._timed = RequestPart.NOTHING
         body = b"".join(self._pieces)
         self._pieces = []
         if self._missing < 0:
             body, self._early = body[: head.length], body[head.length :]
         options = self.api.options
         codec = CODECS[head.verb](options, head.verb, head.spec, body, head.content_type)
-        request = self._request = Exchange(self.api.flow, codec, self._reply)
+        request = self._request = RequestExchange(self.api.flow, codec, self._reply)
         request.begin(options.settings.timeout_s, head.correlation)
 
     def _reply(self, answer: Response | StatusError) -> None:

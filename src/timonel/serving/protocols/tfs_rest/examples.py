@@ -14,7 +14,7 @@ from timonel.serving.codec.tensors import is_b64, to_bytes
 from timonel.serving.codec.writer import dumps, for_json, is_finite
 from timonel.serving.inference import classification
 from timonel.serving.inference.classification import Classes, PreparedRun
-from timonel.serving.inference.flow import Call, Outputs, Run
+from timonel.serving.inference.flow import Call, Outputs, SignatureRun
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.tfs_rest.predict import ComputeCodec, signature_name
 from timonel.serving.signature import CLASSIFY, REGRESS, Array
@@ -30,7 +30,7 @@ class ExamplesCodec(ComputeCodec):
 
     _prepared: PreparedRun
 
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         """Decode the examples."""
         content = parse(self.unpacked())
         name = signature_name(content)

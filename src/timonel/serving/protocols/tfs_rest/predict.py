@@ -25,7 +25,7 @@ from timonel.serving.codec.number_arrays import (
 from timonel.serving.codec.tensors import Column, to_array
 from timonel.serving.codec.writer import encode
 from timonel.serving.futures import AT_ONCE_BYTES
-from timonel.serving.inference.flow import Call, Codec, Outputs, Run
+from timonel.serving.inference.flow import Call, Codec, Outputs, SignatureRun
 from timonel.serving.inference.signature_check import check_method
 from timonel.serving.manager.catalogue import ModelSpec
 from timonel.serving.protocols.http import TIMED_OUT, unzip
@@ -90,7 +90,7 @@ class PredictCodec(ComputeCodec):
 
     _by_row: bool
 
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         """Decode the body by the signature that it names."""
         rest = self._rest
         media = media_of(self._media) if rest.settings.extensions else None
@@ -107,7 +107,7 @@ class PredictCodec(ComputeCodec):
         if rest.settings.check_method_names:
             check_method(signature)
         self._by_row = request.by_row
-        return (Run(signature, arrays),)
+        return (SignatureRun(signature, arrays),)
 
     def encode(self, _: Call, outputs: Sequence[Outputs]) -> Response:
         """Encode the outputs as JSON in the form of the request."""

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from timonel._version import __version__
-from timonel.serving.inference.flow import Call, Codec, Run
+from timonel.serving.inference.flow import Call, Codec, SignatureRun
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec
 from timonel.serving.manager.plan import VersionState
 from timonel.serving.protocols.v2.tensors import check_types, datatype_named
@@ -152,7 +152,7 @@ class InferCodec(Codec[T]):
     def decode(self) -> tuple[ModelSpec, InferRequest]:
         """Return the requested version, and the decoded request."""
 
-    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[Run]:
+    def prepare(self, acquire: Callable[[ModelSpec], Call]) -> Sequence[SignatureRun]:
         """Decode the request and find its signature."""
         spec, request = self.decode()
         self.request = request
@@ -160,7 +160,7 @@ class InferCodec(Codec[T]):
         call = acquire(spec)
         signature = call.signature(request.parameters.signature_name)
         check_types(signature, request.inputs)
-        return (Run(signature, request.inputs, tuple(request.outputs)),)
+        return (SignatureRun(signature, request.inputs, tuple(request.outputs)),)
 
 
 def views(catalogue: Catalogue, is_draining: Callable[[], bool]) -> dict[str, View]:

@@ -29,7 +29,7 @@ from timonel.training.worker.state import snapshot
 from timonel.training.worker.state.checkpoint_writer import Due
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.replays import ReplayFeed
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 from timonel.training.worker.termination import Terminated
 
 _services: list[Services] = []
@@ -67,7 +67,7 @@ class LoopCheckpointer:
         self._services = services
         self._number = number  # of the loop within the process
         self._things = things
-        self._replicas = Replicas(services.strategy, services.workers)
+        self._replicas = StrategyReplicas(services.strategy, services.workers)
         self._due = Due(services.checkpoints.policy)
         saved = services.checkpoints.latest(number)
         self._saved = saved.state if saved is not None else None

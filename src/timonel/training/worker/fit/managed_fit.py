@@ -30,7 +30,7 @@ from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.snapshot import NOT_SAVED, Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of, keeps_state
-from timonel.training.worker.state.variables import Replicas
+from timonel.training.worker.state.variables import StrategyReplicas
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Fits:
     def __post_init__(self) -> None:
         self._keras = self.services.keras
         self._summaries = Summaries(self.services.tensorboard_dir)
-        self._replicas = Replicas(self.services.strategy, self.services.workers)
+        self._replicas = StrategyReplicas(self.services.strategy, self.services.workers)
 
     def install(self) -> None:
         """Replace ``fit`` of this process's Keras."""

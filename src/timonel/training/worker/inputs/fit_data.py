@@ -17,19 +17,19 @@ BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
-class Loaded:
+class DatasetLoad:
     """The load behind a dataset."""
 
     record: load_registry.LoadRecord
     is_changed: bool  # the user has transformed the loaded data
 
 
-def find_loaded(dataset: Any) -> Loaded | None:
+def find_loaded(dataset: Any) -> DatasetLoad | None:
     """Return the load behind ``dataset``; None if it has none or several."""
     if not is_dataset(dataset):
         return None
     found = [
-        Loaded(stream.record, is_changed=not is_same)
+        DatasetLoad(stream.record, is_changed=not is_same)
         for each, is_same in tf_data.ancestors(dataset, _is_harmless)
         if (stream := load_registry.stream_of(each)) is not None
     ]

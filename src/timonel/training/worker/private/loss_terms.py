@@ -31,7 +31,7 @@ _DIVISIONS = frozenset({"DivNoNan", "RealDiv"})
 _SHAPES = frozenset({"Shape", "ShapeN", "Size"})
 
 
-class Kind(enum.Enum):
+class TermKind(enum.Enum):
     """How a term depends on the rows of its batch."""
 
     SCALED = enum.auto()
@@ -42,7 +42,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchRows:
     """The rows from which terms are computed."""
 
     rows: Any  # a tensor of the step that is traced, or an int if it is static
@@ -98,7 +98,7 @@ class Step:
             loss,
             lambda value: value.name in trained,
             lambda value: (
-                getattr(value, "_timonel_kind", None) is Kind.SCALED
+                getattr(value, "_timonel_kind", None) is TermKind.SCALED
                 or value.op.type.endswith("PartitionedCall")
             ),
         )
@@ -118,7 +118,7 @@ class _Present(threading.local):
     depth = 0  # number of losses and metric functions that call each other here
     name = ""  # of the outer one
     whole: Callable[[], Any]  # computes it for the whole batch
-    batch: Batch  # has its arguments
+    batch: BatchRows  # has its arguments
     caught: list[Any] | None = None  # gets what a metric function returns
     before_result: Callable[[], None] | None = None  # called before results of metrics are read
     graph: Any = None  # of the script's own step, in which they are read
@@ -127,9 +127,9 @@ class _Present(threading.local):
 present = _Present()
 
 
-def noted(value: Any, kind: Kind) -> Any:
+def noted(value: Any, kind: TermKind) -> Any:
     """Record the kind of a value, and return it."""
-    if kind is Kind.SCALED and present.step is not None:
+    if kind is TermKind.SCALED and present.step is not None:
         present.step.has_scaled = True
     value._timonel_kind = kind
     return value
@@ -144,57 +144,57 @@ def watching(
     return original(self, target, *args, **kwargs)
 
 
-def kind_of(value: Any, batch: Batch) -> Kind:
+def kind_of(value: Any, batch: BatchRows) -> TermKind:
     """Return how a term, a tensor of the step that is traced, depends on the rows of its batch."""
     if hasattr(value, "_timonel_kind"):
         return value._timonel_kind  # type: ignore[no-any-return] # set by `noted`
     if not hasattr(value, "graph"):  # with run_eagerly
-        return Kind.MEAN
+        return TermKind.MEAN
     if not _depends(value):
-        return Kind.CONSTANT
+        return TermKind.CONSTANT
     return _kind_of_operation(value.op, list(value.op.inputs), batch)
 
 
-def _kind_of_operation(operation: Any, inputs: list[Any], batch: Batch) -> Kind:
+def _kind_of_operation(operation: Any, inputs: list[Any], batch: BatchRows) -> TermKind:
     if operation.type in _REDUCTIONS:
         return _kind_of_reduction(operation, batch)
     if operation.type in _DIVISIONS:
         return _kind_of_quotient(inputs[0], inputs[1], batch)
     if operation.type == "Mul":
         varying = [found for found in inputs if _depends(found)]
-        return kind_of(varying[0], batch) if len(varying) == 1 else Kind.OTHER
+        return kind_of(varying[0], batch) if len(varying) == 1 else TermKind.OTHER
     if operation.type in _LINEAR:
         return _joint({kind_of(found, batch) for found in inputs if found.dtype.is_floating})
-    return Kind.OTHER
+    return TermKind.OTHER
 
 
-def _kind_of_reduction(operation: Any, batch: Batch) -> Kind:
+def _kind_of_reduction(operation: Any, batch: BatchRows) -> TermKind:
     value, *axes = operation.inputs
     if value.shape.rank == 0 or batch.mixes(value):
-        return Kind.OTHER if operation.type == "L2Loss" else kind_of(value, batch)
+        return TermKind.OTHER if operation.type == "L2Loss" else kind_of(value, batch)
     reduced = tf.get_static_value(axes[0]) if axes else None
     if reduced is not None and not {0, -(value.shape.rank or 0)} & set(np.ravel(reduced)):
-        return Kind.OTHER  # the rows remain
-    return Kind.MEAN if operation.type == "Mean" else Kind.SUM
+        return TermKind.OTHER  # the rows remain
+    return TermKind.MEAN if operation.type == "Mean" else TermKind.SUM
 
 
-def _joint(kinds: Collection[Kind]) -> Kind:
+def _joint(kinds: Collection[TermKind]) -> TermKind:
     if len(kinds) == 1:
         return next(iter(kinds))
     # Weighing a constant by rows leaves it as it is.
-    return Kind.MEAN if set(kinds) == {Kind.MEAN, Kind.CONSTANT} else Kind.OTHER
+    return TermKind.MEAN if set(kinds) == {TermKind.MEAN, TermKind.CONSTANT} else TermKind.OTHER
 
 
-def _kind_of_quotient(value: Any, divisor: Any, batch: Batch) -> Kind:
+def _kind_of_quotient(value: Any, divisor: Any, batch: BatchRows) -> TermKind:
     kind, rows = kind_of(value, batch), batch.rows
     if _depends(divisor):
         is_count = not _depends(divisor, but=_SHAPES)
-        return Kind.MEAN if is_count and kind is Kind.SUM else Kind.OTHER
+        return TermKind.MEAN if is_count and kind is TermKind.SUM else TermKind.OTHER
     static = _static(divisor)
-    if kind is not Kind.SUM or not isinstance(rows, int) or static is None:
+    if kind is not TermKind.SUM or not isinstance(rows, int) or static is None:
         return kind
     counts = [rows, *(found.shape.num_elements() for found in value.op.inputs)]
-    return Kind.MEAN if float(static) in counts else kind
+    return TermKind.MEAN if float(static) in counts else kind
 
 
 def _static(value: Any) -> Any:

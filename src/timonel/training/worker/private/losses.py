@@ -16,7 +16,7 @@ from timonel.errors import SpecError
 from timonel.training.worker.private import layer_losses, loss_terms, row_means
 from timonel.training.worker.private.attributes import replaced, wrap
 from timonel.training.worker.private.hidden_state import is_kerases
-from timonel.training.worker.private.loss_terms import Kind, present
+from timonel.training.worker.private.loss_terms import TermKind, present
 from timonel.training.worker.private.row_means import (
     batch_of,
     cannot_divide,
@@ -69,7 +69,7 @@ def _module_of_losses(keras: Any) -> ModuleType:
 
 def _scaling(original: Callable[..., Any], value: Any) -> Any:
     if replica() is None:
-        return loss_terms.noted(original(value), Kind.SCALED)
+        return loss_terms.noted(original(value), TermKind.SCALED)
     if present.depth > 1:  # a part of another loss, which is scaled
         return value
     return scaled(value)
@@ -173,10 +173,10 @@ def _reducing(
     if reduction in {None, "none"}:
         return loss
     if reduction == "sum":
-        return scale(loss_terms.noted(times(loss, layout.ratio), Kind.MEAN))
+        return scale(loss_terms.noted(times(loss, layout.ratio), TermKind.MEAN))
     if reduction == "mean_with_sample_weight":
         mask = losses.apply_mask(sample_weight, mask, loss.dtype, reduction)
-    kind = Kind.MEAN if layout.counts is None else Kind.SCALED
+    kind = TermKind.MEAN if layout.counts is None else TermKind.SCALED
     return loss if mask is None else loss_terms.noted(times(loss, _share(mask)), kind)
 
 
@@ -228,4 +228,4 @@ def _value_of_function(
     if reduction in {None, "none"}:
         raise cannot_divide(present.name, "use reduction='sum_over_batch_size'")
     reduce = tf.reduce_sum if reduction == "sum" else tf.reduce_mean
-    return loss_terms.noted(reduce(present.whole()), Kind.MEAN)
+    return loss_terms.noted(reduce(present.whole()), TermKind.MEAN)

@@ -29,7 +29,7 @@ import tensorflow as tf
 from timonel.errors import SpecError
 from timonel.training.worker.private import loss_terms
 from timonel.training.worker.private.attributes import replaced
-from timonel.training.worker.private.loss_terms import Batch, Kind, present
+from timonel.training.worker.private.loss_terms import BatchRows, TermKind, present
 
 Warn = Callable[[str], object]
 
@@ -42,7 +42,7 @@ def repetitions(part: int, total: int) -> int:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ReplicaRows:
     """The rows of a replica among those of all."""
 
     given: Any  # its rows, static if known
@@ -69,7 +69,7 @@ class Layout:
         return tf.cast(whole, value.dtype)
 
 
-def _layout_of(rows: Any, *, repeats: bool) -> Layout:
+def _layout_of(rows: Any, *, repeats: bool) -> ReplicaRows:
     """Return the layout of the replica that is traced; its rows may repeat, see `repetitions`."""
     context = tf.distribute.get_replica_context()
     replicas, position = context.num_replicas_in_sync, context.replica_id_in_sync_group
@@ -85,7 +85,7 @@ def _layout_of(rows: Any, *, repeats: bool) -> Layout:
     own, total = tf.cast(counts[position], tf.float32), tf.cast(tf.reduce_sum(counts), tf.float32)
     weight = tf.math.divide_no_nan(own * replicas, total)
     ratio = tf.math.divide_no_nan(total, own)
-    return Layout(rows, counted, counts, position, weight, ratio)
+    return ReplicaRows(rows, counted, counts, position, weight, ratio)
 
 
 _warn: Warn = logging.getLogger(__name__).warning
@@ -112,41 +112,41 @@ def weighted(rows: Any, *, repeats: bool = False) -> Iterator[Any]:
 
 def part_of(share: Any, rows: Any) -> contextlib.AbstractContextManager[None]:
     """Count values of a part of a batch by its share of the rows; gradients are averaged so."""
-    layout = Layout(rows, rows, None, 0, share, tf.math.reciprocal_no_nan(share))
+    layout = ReplicaRows(rows, rows, None, 0, share, tf.math.reciprocal_no_nan(share))
     return replaced(present, layout=layout, outputs=[], computed=[], terms={})
 
 
-def replica() -> Layout | None:
+def replica() -> ReplicaRows | None:
     """Return the layout if this thread traces a replica within `weighted`."""
     layout = present.layout
     return None if layout is None or layout.counts is None else layout
 
 
-def row_mean(value: Any, otherwise: Callable[[], Any], batch: Batch) -> Any:
+def row_mean(value: Any, otherwise: Callable[[], Any], batch: BatchRows) -> Any:
     """Return a number as a mean over the replica's rows; ``otherwise()`` if its kind is OTHER."""
     kind = loss_terms.kind_of(value, batch)
-    if kind is Kind.SCALED:
+    if kind is TermKind.SCALED:
         return unscaled(value)
-    if kind is Kind.SUM:
+    if kind is TermKind.SUM:
         value = times(value, present.layout.ratio)
-    elif kind is Kind.OTHER:
+    elif kind is TermKind.OTHER:
         value = otherwise()
-    return loss_terms.noted(value, Kind.MEAN)
+    return loss_terms.noted(value, TermKind.MEAN)
 
 
 def scaled(value: Any) -> Any:
     """Scale a mean over the replica's rows."""
     found = times(tf.convert_to_tensor(value), present.layout.weight)
-    return loss_terms.noted(with_gradient(found, 1 / _replicas()), Kind.SCALED)
+    return loss_terms.noted(with_gradient(found, 1 / _replicas()), TermKind.SCALED)
 
 
 def unscaled(value: Any) -> Any:
     """Return a scaled loss as the mean over the replica's rows."""
     mean = tf.math.divide_no_nan(value, tf.cast(present.layout.weight, value.dtype))
-    return loss_terms.noted(with_gradient(mean, _replicas()), Kind.MEAN)
+    return loss_terms.noted(with_gradient(mean, _replicas()), TermKind.MEAN)
 
 
-def batch_of(what: str, given: Any, *, is_independent: bool = False) -> Batch:
+def batch_of(what: str, given: Any, *, is_independent: bool = False) -> BatchRows:
     """Return the rows of this replica from which a function or a term is computed."""
 
     def unclear() -> None:
@@ -157,7 +157,7 @@ def batch_of(what: str, given: Any, *, is_independent: bool = False) -> Batch:
         )
 
     tensors = [each for each in tf.nest.flatten(given) if hasattr(each, "graph")]
-    return Batch(present.layout.given, tensors, unclear, is_independent)
+    return BatchRows(present.layout.given, tensors, unclear, is_independent)
 
 
 def warn_of_part(name: str) -> None:

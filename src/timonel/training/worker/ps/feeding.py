@@ -64,7 +64,7 @@ class LoopPhase:
     policy: Policy = field(default_factory=Policy)
     horizon: Horizon = field(default_factory=Horizon)
     is_settling: bool = False
-    _step: tracing.Step | None = None
+    _step: tracing.TracedStep | None = None
     _step_results: StepResults | None = None
     _shapes: Any = None
     _kept: Any = None

@@ -28,7 +28,7 @@ from timonel.training.worker.ps.states import StepState, begin, change_of, state
 
 
 @dataclass(frozen=True)
-class Step:
+class TracedStep:
     """A traced step.
 
     ``function`` takes a batch's tensors, the numbers of batch and part, the attempt's number, and
@@ -59,7 +59,7 @@ def build(model: Any, strategy: Any, batch: Any, *, training: bool) -> None:
 
 def trace(
     model: Any, strategy: Any, batch: Any, *, training: bool, name: str, divides: bool = False
-) -> Step:
+) -> TracedStep:
     """Trace a model's ``train_step`` or ``test_step`` for any batch size."""
     traced_for = functools.partial(
         _traced, model, strategy, batch, training=training, name=name, divides=divides
@@ -84,7 +84,7 @@ def _traced(
     training: bool,
     name: str,
     divides: bool,
-) -> tuple[Step, dict[int, Any]]:
+) -> tuple[TracedStep, dict[int, Any]]:
     """Return the step, and the handles of its temporary variables by the IDs of its states'."""
     recorded: list[tuple[Any, list[tuple[Any, Any]]]] = []
     temporary: dict[int, Any] = {}
@@ -122,7 +122,7 @@ def _traced(
     numbers = tf.TensorSpec((2,), tf.int64), tf.TensorSpec((), tf.int64)
     spec = (tf.nest.map_structure(any_rows, batch), *numbers, tf.TensorSpec((), tf.float32))
     function = tf.function(compute, autograph=False).get_concrete_function(*spec)
-    return Step(function=function, **found), temporary
+    return TracedStep(function=function, **found), temporary
 
 
 @contextlib.contextmanager
@@ -208,7 +208,7 @@ def _recording(model: Any, recorded: list[tuple[Any, list[tuple[Any, Any]]]]) ->
         yield
 
 
-def _assigned(step: Step, temporary: Mapping[int, Any]) -> set[int]:
+def _assigned(step: TracedStep, temporary: Mapping[int, Any]) -> set[int]:
     """Return the ids of variables that the model's own code assigns."""
     names = {handle.ref(): key for key, handle in temporary.items()}
     found: dict[int, int] = dict.fromkeys(temporary, 0)

@@ -11,16 +11,16 @@ import tensorflow as tf
 
 from timonel.training.worker.private import ps_variables
 from timonel.training.worker.ps.states import StepState
-from timonel.training.worker.ps.tracing import Step
+from timonel.training.worker.ps.tracing import TracedStep
 
 Vectors = Sequence[Any]
-"""Results of a step's parts, each as returned by `Step.function`."""
+"""Results of a step's parts, each as returned by `TracedStep.function`."""
 
 
 class StepResults:
     """Processes the results of steps' parts. Used only by the chief's thread."""
 
-    def __init__(self, model: Any, step: Step) -> None:
+    def __init__(self, model: Any, step: TracedStep) -> None:
         self._model = model
         self._step = step
         self._results = tf.function(self._read_results)

@@ -24,7 +24,7 @@ from timonel.training.worker.inputs.building import optimizer_variables, optimiz
 from timonel.training.worker.private import hidden_state
 from timonel.training.worker.script_files import line_of_script
 from timonel.training.worker.state.flat import checksum
-from timonel.training.worker.state.variables import Array, Replicas
+from timonel.training.worker.state.variables import Array, StrategyReplicas
 
 _Key = tuple[str, ...]
 
@@ -75,8 +75,8 @@ class ProcessVariables:
     Arguments ``owned`` are the ``id`` of TensorFlow's variables that are saved with the model.
     """
 
-    def __init__(self, replicas: Replicas | None = None) -> None:
-        self._replicas = replicas or Replicas(None)
+    def __init__(self, replicas: StrategyReplicas | None = None) -> None:
+        self._replicas = replicas or StrategyReplicas(None)
         self._created: list[_Created] = []
         self._counts: Counter[_Key] = Counter()
         self._pending = _Waiting()

@@ -21,7 +21,7 @@ from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.process_variables import ProcessVariables
-from timonel.training.worker.state.variables import Array, Replicas
+from timonel.training.worker.state.variables import Array, StrategyReplicas
 
 
 def capture_random_state() -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Snapshot:
 
     model: Any
     callbacks: Sequence[Any]
-    replicas: Replicas
+    replicas: StrategyReplicas
     feed: Feed
     others: ProcessVariables
     warn: Callable[[str], object]
@@ -164,7 +164,7 @@ class Snapshot:
 
 
 def restore_model(
-    model: Any, state: FitState, replicas: Replicas, others: ProcessVariables
+    model: Any, state: FitState, replicas: StrategyReplicas, others: ProcessVariables
 ) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process."""
     if state.extra["is_recompiled"] and not state.progress.finished:

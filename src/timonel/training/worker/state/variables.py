@@ -80,7 +80,7 @@ def _looked_at(value: Any) -> Array | None:
         return None
 
 
-class Replicas:
+class StrategyReplicas:
     """Replicas of a strategy on ``workers`` processes, or the only one without it."""
 
     def __init__(self, strategy: Any, workers: int = 1) -> None:
