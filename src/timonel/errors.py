@@ -67,7 +67,6 @@ class MissingExtraError(InputError):
     """A feature needs a package that is installed as an extra.
 
     Args:
-        feature: The feature the user requested.
         extra: The name of the extra that installs the package.
     """
 
@@ -132,9 +131,7 @@ class Interrupted(TimonelError):  # noqa: N818 - the word the field uses
     """The user stopped the work; finished parts are kept, nothing is half-written.
 
     Args:
-        message: The problem.
         hint: The remedy, printed after the message.
-        is_reported: An interrupted child command has already told the user.
     """
 
     exit_code = 130

@@ -16,7 +16,6 @@ def lazy_names(
     Args:
         package: Its ``__name__``.
         homes: Public names by the module, relative to the package, that defines them.
-        modules: Public modules of the package.
     """
     home_of = {name: module for module, names in homes.items() for name in names}
 

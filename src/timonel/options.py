@@ -59,11 +59,7 @@ def flag_of(name: str, option: Option) -> str:
 
 
 def with_defaults(kind: type[_Options], given: _Options) -> _Options:
-    """Return options with the defaults of those that were not given.
-
-    Raises:
-        TypeError: An option does not exist.
-    """
+    """Return options with the defaults of those that were not given."""
     known = {name: option.default for name, (_, option) in options_of(kind).items()}
     values = cast("dict[str, Any]", given)
     for name in values:

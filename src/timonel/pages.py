@@ -28,12 +28,8 @@ def check_ending(path: str | Path, what: str, endings: Sequence[str] = (".html",
     """Check that a file can have this name.
 
     Args:
-        path: Path or URI of the file.
         what: Its contents, such as ``a report``.
         endings: Accepted endings, of ``.svg`` and ``.html``.
-
-    Raises:
-        SpecError: It has another ending.
     """
     if not str(path).lower().endswith(tuple(endings)):
         kinds = " or ".join(_KINDS[ending] for ending in endings)

@@ -43,28 +43,17 @@ def parse_bytes(text: str | float) -> int:
 
     Args:
         text: A number of bytes, or a number with a decimal (kB, MB, ...) or binary (KiB, ...) unit.
-
-    Raises:
-        SpecError: The text is not a size.
     """
     return int(_parse(text, _BYTES, "a size such as 64MB or 1.5GiB"))
 
 
 def parse_seconds(text: str | float) -> float:
-    """Parse a duration to seconds: ``90``, ``90s``, ``1.5h``, ``2d``.
-
-    Raises:
-        SpecError: The text is not a duration.
-    """
+    """Parse a duration to seconds: ``90``, ``90s``, ``1.5h``, ``2d``."""
     return float(_parse(text, _SECONDS, "a duration such as 90s, 5m or 2h"))
 
 
 def parse_quantity(text: str) -> Fraction:
-    """Parse a quantity of Kubernetes: ``2``, ``500m``, ``4Gi``, ``1e9``, ``128974848000m``.
-
-    Raises:
-        SpecError: The text is not a quantity, or it is negative.
-    """
+    """Parse a quantity of Kubernetes: ``2``, ``500m``, ``4Gi``, ``1e9``, ``128974848000m``."""
     match = _KUBERNETES_QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None:
         raise SpecError(f"expected a quantity such as 500m or 4Gi, got {_shown(text)}")

@@ -24,12 +24,7 @@ def tag(number: int) -> bytes:
 
 
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Decode the varint at an offset; return it and the next offset.
-
-    Raises:
-        IndexError: The varint is truncated.
-        ValueError: The varint has more than 64 bits.
-    """
+    """Decode the varint at an offset; return it and the next offset."""
     byte = raw[at]
     at += 1
     if byte < 0x80:

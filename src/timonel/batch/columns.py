@@ -32,13 +32,8 @@ def match_columns(
     """Return the column for each input of the model, in all files.
 
     Args:
-        found: The input.
         signature: The model's signature.
         wanted: Other columns that must exist.
-
-    Raises:
-        InputError: The model takes another kind of input, or a file lacks a column.
-        DataError: A file cannot be read.
     """
     if found.files[0].format == "images":
         return _of_images(signature, wanted)
@@ -70,11 +65,7 @@ def dates_of(found: Inputs, columns: Mapping[str, str], signature: Signature) ->
 
 
 def check_outputs(signature: Signature, keep: Sequence[str], *, has_labels: bool) -> None:
-    """Check that no columns of the output have the same name.
-
-    Raises:
-        SpecError: Two have.
-    """
+    """Check that no columns of the output have the same name."""
     own = ["key", *([TRUE_LABEL, TRUE_VALUE] if has_labels else []), *signature.outputs]
     for number, name in enumerate(keep):
         if name in own or name in keep[:number]:

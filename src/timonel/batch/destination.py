@@ -37,12 +37,7 @@ _PART = re.compile(r"part-\d{5}-of-\d{5}\.[a-z]+")
 
 @dataclass(frozen=True)
 class Output:
-    """Where predictions go.
-
-    Args:
-        uri: Path or URI.
-        is_folder: It is a folder of shards.
-    """
+    """Where predictions go."""
 
     uri: str
     is_folder: bool
@@ -65,11 +60,6 @@ def check_destination(output: Output, journal: PredictionJournal, *, overwrite: 
     """Check that predictions may be written to a path or a URI.
 
     Those of the journal may be there: their run was stopped after it published them.
-
-    Raises:
-        InputError: Its folder does not exist, or the bucket cannot be read.
-        AlreadyExistsError: Something is there, and ``overwrite`` is false or it is not made of
-            predictions.
     """
     out = Location(output.uri)
     if out.is_local and not out.path.parent.is_dir():
@@ -93,11 +83,7 @@ def check_destination(output: Output, journal: PredictionJournal, *, overwrite: 
 
 
 def check_overlap(out: str, inputs: Sequence[str | os.PathLike[str]]) -> None:
-    """Check that predictions do not replace an input, or become one.
-
-    Raises:
-        InputError: The path is an input, matches its pattern, or one contains the other.
-    """
+    """Check that predictions do not replace an input, or become one."""
     target = Location(out).resolved
     for each in inputs:
         source = Location(each).resolved
@@ -127,11 +113,6 @@ def publish(
 
     Returns:
         Whether there is such a list.
-
-    Raises:
-        InputError: The folder or the bucket cannot be written.
-        AlreadyExistsError: Something appeared meanwhile, see `check_destination`.
-        DataError: The types of columns differ between shards.
     """
     # Again, as something may have appeared meanwhile.
     check_destination(output, journal, overwrite=overwrite)
@@ -190,11 +171,7 @@ def errors_of(out: Path) -> Path:
 
 
 def write_errors(path: Path, failed: Iterable[Rejected]) -> None:
-    """Write rows without a prediction as JSON lines with ``key`` and ``error``.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Write rows without a prediction as JSON lines with ``key`` and ``error``."""
     with replacing(path) as file:
         for each in failed:
             text = json.dumps({"key": each.key, "error": each.reason}, ensure_ascii=False)

@@ -30,8 +30,6 @@ class InputFile:
 
     Args:
         key: Name of the file in keys: its path relative to the input.
-        uri: Its path or URI.
-        format: Its format.
         size: Its size in bytes.
         modified: Number that changes when the file does.
         given: Number of the input that it belongs to.
@@ -71,7 +69,6 @@ class Inputs:
 
     Args:
         files: The files, in the order of the predictions.
-        ignored: Number of other files in the folders.
         dataset: The dataset that they belong to, if any.
     """
 
@@ -94,13 +91,7 @@ def find_inputs(
 
     Args:
         inputs: Folders, files, patterns, or one dataset; paths or URIs.
-        split: Split of the dataset.
         input_format: Format of files whose names do not show it.
-
-    Raises:
-        NotFoundError: Nothing is there.
-        SpecError: The format is unknown, or several formats are mixed.
-        DataError: A file cannot be read.
     """
     if input_format is not None and input_format not in get_args(InputFormat):
         known = ", ".join(get_args(InputFormat))

@@ -45,7 +45,6 @@ class Predicted:
     """Predictions for rows of one batch.
 
     Args:
-        rows: The rows.
         outputs: The model's outputs, [B, ...] each, by name.
     """
 
@@ -54,15 +53,7 @@ class Predicted:
 
 
 class BatchModel:
-    """A version in a process of its own. Thread-safe; a context manager that ends the process.
-
-    Args:
-        job: The model and what of it is trusted.
-        log: File for the output of the process.
-
-    Raises:
-        ModelError: The version cannot be loaded, or lacks the signature.
-    """
+    """A version in a process of its own. Thread-safe; a context manager that ends the process."""
 
     def __init__(self, job: PredictionSpec, log: Path) -> None:
         self._name = name = job.model
@@ -106,11 +97,7 @@ class BatchModel:
         return self._threads
 
     def predict(self, rows: Rows) -> tuple[list[Predicted], list[Failure]]:
-        """Predict rows; return the predictions in order, and the rows that failed.
-
-        Raises:
-            ModelError: The process of the model cannot be restarted, or dies again and again.
-        """
+        """Predict rows; return the predictions in order, and the rows that failed."""
         if not len(rows):
             return [], []
         restarts = self._model.restarts
@@ -193,11 +180,7 @@ def default_batch_size(signature: Signature) -> int:
 
 
 def check_signature(known: Mapping[str, Signature], name: str, model: str) -> Signature:
-    """Return a signature that takes batches of rows.
-
-    Raises:
-        InputError: The model has none of that name, or its batch size is fixed.
-    """
+    """Return a signature that takes batches of rows."""
     if name not in known or not known[name].inputs:
         usable = ", ".join(sorted(key for key, each in known.items() if each.inputs)) or "none"
         raise InputError(

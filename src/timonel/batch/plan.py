@@ -33,14 +33,10 @@ class PartPlan:
 
     Args:
         name: Name of the shard, and of the file with its predictions.
-        format: Format of the input.
-        records: Number of rows.
         uri: The file; empty for images.
         modified: Number that changes when the file does.
-        key: Name of the file in keys.
         first: Number of the first row in the file.
         offset: Byte of the first row (JSON lines, TFRecord), or its row group (Parquet).
-        images: Key and URI of each image.
     """
 
     name: str
@@ -69,24 +65,13 @@ class PredictionSpec:
     """A batch prediction as plain values, for workers on any machine that sees the files.
 
     Args:
-        model: Name of the model.
-        version: Number of the version.
-        path: Folder of the version.
         identity: Digest of the version, and the runtime that computes it.
-        signature: The signature to run.
-        batch_size: Rows per batch.
-        format: Format of the output.
         columns: Column of the input by name of the model's input.
         key: Column with the keys; None for the default keys.
-        keep: Columns to copy to the output.
         images: Inputs of the model that are encoded images.
         dates: Inputs of the model that are texts of dates of a dataset.
         labels: Class names of a dataset, whose true labels are written; empty for a regression;
             None without a dataset.
-        allow_ops: Trusted operations of the model.
-        op_libraries: Packages and shared libraries with operations of the model.
-        allow_http: Whether listed images are read over plain http.
-        allow_private: Whether they are read from private addresses.
         raw: Whether texts that look like formulas are written to CSV as they are.
     """
 
@@ -116,12 +101,7 @@ def plan_shards(
     """Cut the input into shards, independent of machine and runner.
 
     Args:
-        files: The input.
-        ending: Ending of the names.
         has_images: Rows may name images, so that shards have few rows.
-
-    Raises:
-        DataError: A file cannot be read.
     """
     most = _SHARD_IMAGES if has_images else sys.maxsize
     if files[0].format == "images":
@@ -182,7 +162,6 @@ def _byte_shards(
     """Cut a file after 16 MiB each.
 
     Args:
-        file: The file.
         sizes: Size of each line or record, and whether it is a row.
         most: Limit of rows; None for one shard, because a compressed file has no random access.
     """

@@ -47,7 +47,6 @@ class Rows:
     """Rows of the input, as columns.
 
     Args:
-        keys: The key of each row.
         columns: The model's inputs, by name.
         kept: Columns for the output, by name.
         failures: Rows that could not be read; they are not among the others.
@@ -98,12 +97,7 @@ Load = Callable[[], Rows]
 
 
 def read_batches(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
-    """Yield a function per batch that reads its rows.
-
-    Raises:
-        DataError: The file is damaged; also from the functions.
-        InputError: The file cannot be read now; also from the functions.
-    """
+    """Yield a function per batch that reads its rows."""
     for load in _READERS[plan.format](plan, job):
         yield partial(_with_images, load, plan.uri, job) if job.images else load
 
@@ -146,11 +140,7 @@ def _with_images(load: Load, table: str, job: PredictionSpec) -> Rows:
 
 
 def _read_image(files: ListedFiles, name: str) -> bytes:
-    """Return the content of an image file.
-
-    Raises:
-        UnusableError: It does not exist, or is no image.
-    """
+    """Return the content of an image file."""
     try:
         content = retried(partial(files.read, name))
     except OSError as error:
@@ -194,9 +184,7 @@ def _of_table(
     """Return the rows of a table.
 
     Args:
-        table: The table.
         keys: Default keys of its rows, and of wrong ones.
-        job: The batch prediction.
         wrong: Reasons why rows are not in the table, by the index of the key.
     """
 

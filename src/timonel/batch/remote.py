@@ -32,11 +32,7 @@ class PortablePrediction:
         return all_packages()
 
     def open(self) -> ShardWriter:
-        """Return a writer with the loaded model.
-
-        Raises:
-            ModelError: The version cannot be loaded.
-        """
+        """Return a writer with the loaded model."""
         return _Writer(self.job)
 
 

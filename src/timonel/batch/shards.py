@@ -36,11 +36,7 @@ class PredictionOutcome(Outcome):
 
 
 class PredictionJournal(Journal[PredictionOutcome]):
-    """Journal of a batch prediction.
-
-    Args:
-        root: The folder.
-    """
+    """Journal of a batch prediction."""
 
     work: ClassVar[str] = "predict"
     _outcome_type = PredictionOutcome
@@ -62,18 +58,6 @@ def predict_all(
     """Predict shards in order; yield the outcome of each, which is in the journal.
 
     Threads read and prepare batches, also of the next shards, while the model computes.
-
-    Args:
-        plans: The shards.
-        job: The batch prediction.
-        model: Its model.
-        journal: Where to write.
-        tick: Called with a number of finished rows.
-
-    Raises:
-        InputError: The folder cannot be written, or the input cannot be read now.
-        DataError: The input is damaged.
-        ModelError: The model cannot be used.
     """
     with contextlib.closing(_ahead(plans, job, model)) as results:
         for plan in plans:

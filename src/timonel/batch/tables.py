@@ -66,11 +66,7 @@ def read_csv(uri: str, modified: int) -> CsvRows:
     """Read a CSV file; the last one is kept in memory.
 
     Args:
-        uri: The file.
         modified: Number that changes when the file does.
-
-    Raises:
-        DataError: It is not a valid CSV file.
     """
     file = CsvFile(local_copy(uri, modified))
     found = file.read()
@@ -84,14 +80,6 @@ def to_input(column: Column, spec: TensorSpec, name: str) -> Array:
     """Return a column as an input of the model, [B, ...].
 
     Missing numbers are NaN and missing text is empty, as in datasets.
-
-    Args:
-        column: The values of B rows.
-        spec: The input.
-        name: Name of the column.
-
-    Raises:
-        StatusError: A value does not fit.
     """
     try:
         array = (

@@ -40,11 +40,7 @@ _ENDINGS: Mapping[str, OutputFormat] = {
 
 
 def output_format(path: PurePath, given: str | None) -> tuple[OutputFormat, bool]:
-    """Return the format of the output, and whether it is a folder of shards.
-
-    Raises:
-        SpecError: The format is unknown, or not given for a folder.
-    """
+    """Return the format of the output, and whether it is a folder of shards."""
     by_name = _ENDINGS.get(path.suffix.lower())
     if given is not None and given not in get_args(OutputFormat):
         raise SpecError(f"expected one of the formats {_known()}, got {given!r}")
@@ -65,8 +61,6 @@ class Writer:
     """Writer of the predictions of one shard.
 
     Args:
-        file: The file.
-        format_: Its format.
         raw: Write texts that look like formulas to CSV as they are.
     """
 
@@ -79,11 +73,7 @@ class Writer:
         self.rows = 0
 
     def add(self, columns: Columns) -> None:
-        """Write the rows of a batch.
-
-        Raises:
-            DataError: Text of the model is not UTF-8, or a batch has other types than earlier ones.
-        """
+        """Write the rows of a batch."""
         is_first, count = self.rows == 0, len(next(iter(columns.values())))
         self.rows += count
         if self._format == "parquet":
@@ -149,11 +139,7 @@ def _join_parquet(parts: Sequence[Path], target: IO[bytes]) -> None:
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one table with the rows of all.
-
-    Raises:
-        DataError: Their columns have different types.
-    """
+    """Return one table with the rows of all."""
     return pa.concat_tables([_cast(table, tables[0].schema) for table in tables]).combine_chunks()
 
 

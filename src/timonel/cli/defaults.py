@@ -73,17 +73,7 @@ def user_file() -> Path:
 
 
 def read_all(ctx: Any, *, names_workspace: bool) -> Defaults:
-    """Return the defaults of both files for the command that ``ctx`` invokes.
-
-    Args:
-        ctx: The top-level click context.
-        names_workspace: Whether the command line names a workspace.
-
-    Raises:
-        InputError: A file cannot be read, or is another user's.
-        SpecError: A file is not TOML, names an unknown command or option, or sets an option that
-            only the user may set.
-    """
+    """Return the defaults of both files for the command that ``ctx`` invokes."""
     own = read_defaults(ctx, user_file(), is_users=True)
     here = Path(CONFIG_NAME)
     if here.absolute() == user_file().absolute():
@@ -109,14 +99,8 @@ def read_defaults(ctx: Any, path: Path, *, is_users: bool = False) -> Defaults:
     """Return one file's defaults of the command that ``ctx`` invokes.
 
     Args:
-        ctx: The top-level click context.
         path: The file; may be missing.
         is_users: Whether it is the user's own, which may set all options.
-
-    Raises:
-        InputError: The file cannot be read, or is another user's.
-        SpecError: The file is not TOML, names an unknown command or option, or sets an option that
-            it must not.
     """
     content = _content(path, is_users=is_users)
     if content is None:

@@ -25,9 +25,6 @@ def example_request(
         model: The model's name.
         workspace: The workspace, where the model's training data is looked up.
         version: The version whose training data matters; by default the newest.
-
-    Raises:
-        ServingError: The server cannot be reached, or does not serve the model.
     """
     from timonel.models.repository import workspace_models
     from timonel.serving import curl_example

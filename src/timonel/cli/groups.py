@@ -98,11 +98,7 @@ class LabelCommand(StyledCommand):
     """Command that takes one ``--label``; a second one would replace the first without a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse ``args``.
-
-        Raises:
-            SpecError: There are several labels.
-        """
+        """Parse ``args``."""
         if sum(each.partition("=")[0] == "--label" for each in args) > 1:
             raise SpecError(
                 "--label: a dataset has one label column",
@@ -141,11 +137,7 @@ class Group(TyperGroup):
         return colour(super().get_help(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command named by ``args``.
-
-        Raises:
-            SpecError: The command does not exist.
-        """
+        """Find the command named by ``args``."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             raise SpecError(
@@ -194,11 +186,7 @@ class LazyGroup(Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            Interrupted: The user pressed Ctrl-C.
-        """
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:

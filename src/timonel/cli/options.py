@@ -68,11 +68,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_data(words: list[str] | None) -> str | dict[str, str] | None:
-    """Parse ``--data``: one dataset, several by name, or none.
-
-    Raises:
-        SpecError: One of several datasets has no name.
-    """
+    """Parse ``--data``: one dataset, several by name, or none."""
     if not words:
         return None
     if len(words) == 1 and not _is_named(words[0]):

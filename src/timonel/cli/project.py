@@ -59,10 +59,6 @@ def write_project(kind: str, folder: Path, *, with_data: bool = True) -> list[Pa
         kind: ``image`` or ``table``.
         folder: The target folder; created if missing.
         with_data: Write sample data, which the README then describes.
-
-    Raises:
-        AlreadyExistsError: A file to write already exists; nothing is written.
-        InputError: The folder cannot be written.
     """
     _refuse_existing(folder, _names(kind, with_data=with_data))
     try:

@@ -44,9 +44,6 @@ class GlobalOptions:
         Args:
             create: Create the workspace if there is none.
             offline: Of a workspace in a bucket, use the local copy if there is one.
-
-        Raises:
-            NotFoundError: No workspace was found and ``create`` is false.
         """
         from timonel.storage import find_workspace
 

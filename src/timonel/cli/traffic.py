@@ -9,11 +9,7 @@ from timonel.errors import SpecError
 
 
 def percentages(words: Sequence[str]) -> dict[int, int]:
-    """Parse percentages by version, such as ``3=90 4=10``.
-
-    Raises:
-        SpecError: A word is none, or a version occurs twice.
-    """
+    """Parse percentages by version, such as ``3=90 4=10``."""
     shares: dict[int, int] = {}
     for word in words:
         version, _, percent = word.partition("=")
@@ -41,9 +37,6 @@ def rules(
         cookie: Name of the cookie by which clients keep their version.
         header: Name of the header by which they do.
         shadow: ``VERSION`` or ``VERSION=PERCENT`` that gets copies of requests.
-
-    Raises:
-        SpecError: A text is invalid.
     """
     found: dict[str, Any] = {}
     if labels:

@@ -32,12 +32,7 @@ States = Mapping[int, ReportedVersion]
 def read_states(
     rest_url: str, model: str, caller: Credentials = ANONYMOUS
 ) -> dict[int, ReportedVersion]:
-    """Request the states of a model's versions from a server.
-
-    Raises:
-        OSError: The server does not answer, or answers with an error.
-        ValueError: The answer is not JSON.
-    """
+    """Request the states of a model's versions from a server."""
     return parse_states(json.loads(_get(f"{rest_url}/v1/models/{model}", caller)))
 
 
@@ -69,14 +64,7 @@ def changes(before: States, after: States) -> list[str]:
 
 
 class VersionWatcher:
-    """Background thread that reports changes of a model's versions.
-
-    Args:
-        rest_url: REST URL of the server.
-        model: Name of the model.
-        on_change: Called with one line per change.
-        caller: Credentials for the requests.
-    """
+    """Background thread that reports changes of a model's versions."""
 
     def __init__(
         self,
@@ -128,9 +116,6 @@ def _get(url: str, caller: Credentials) -> bytes:
 
     Does not use `http.client`, which imports TLS and e-mail: a third of the memory of a process
     that only watches. In HTTP/1.0 the content ends when the connection is closed.
-
-    Raises:
-        OSError: The server does not answer, or answers with an error.
     """
     parts = urlsplit(url)
     is_secure = parts.scheme == "https"

@@ -347,11 +347,7 @@ def _user_cache() -> Path:
 
 @contextlib.contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """Yield a new folder, and remove it after the block.
-
-    Raises:
-        InputError: The parent cannot be written.
-    """
+    """Yield a new folder, and remove it after the block."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=parent, prefix=temporary_prefix())

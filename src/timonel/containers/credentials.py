@@ -44,11 +44,7 @@ class RegistryCredentials:
 def credentials_for(
     host: str, environment: Mapping[str, str], home: Path | None = None
 ) -> RegistryCredentials | None:
-    """Return the credentials for a registry; None if no file has any.
-
-    Raises:
-        InputError: A file cannot be read, or a credential helper fails.
-    """
+    """Return the credentials for a registry; None if no file has any."""
     keys: tuple[str, ...] = (host, f"https://{host}", f"https://{host}/v1/", f"https://{host}/v2/")
     if host == "registry-1.docker.io":
         keys = (*_HUB_KEYS, *keys)

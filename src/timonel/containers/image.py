@@ -28,11 +28,7 @@ _DOCKER_LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 
 def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
-    """Return a manifest or an index with the fields that a build reads.
-
-    Raises:
-        CorruptError: It is another document.
-    """
+    """Return a manifest or an index with the fields that a build reads."""
     found = _document(content)
     entries = [found.get("config"), *_entries(found.get("layers"), {"size": int, "mediaType": str})]
     if "manifests" in found:
@@ -54,11 +50,7 @@ def parse_manifest(content: bytes, name: str) -> dict[str, Any]:
 
 
 def parse_config(content: bytes, manifest: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the configuration of an image.
-
-    Raises:
-        CorruptError: It does not belong to the layers of the manifest.
-    """
+    """Return the configuration of an image."""
     found = _document(content)
     layers = _field(found.get("rootfs"), "diff_ids")
     if (
@@ -152,11 +144,7 @@ def encode(content: Mapping[str, Any]) -> bytes:
 
 
 def digest_for(index: Mapping[str, Any], platform: str, base: str) -> str:
-    """Return the digest of the manifest of an index for a platform.
-
-    Raises:
-        NotFoundError: It has none; ``base`` is the index' name.
-    """
+    """Return the digest of the manifest of an index for a platform."""
     system, _, architecture = platform.partition("/")
     known = []
     for each in index["manifests"]:

@@ -25,7 +25,6 @@ class LayerFile:
         name: Path in the image, relative to its root; that of a folder ends with a slash.
         source: The file with its content, or the content.
         link: Target of a symbolic link, instead of a content.
-        mode: Permissions.
     """
 
     name: str
@@ -41,8 +40,6 @@ class Layer:
     Args:
         digest: Digest of the compressed archive, ``sha256:<hex>``.
         size: Its size in bytes.
-        diff_id: Digest of the archive before compression.
-        media_type: Media type of the compressed archive.
         path: File with the compressed archive; None for a layer of a base in a registry.
     """
 
@@ -62,7 +59,6 @@ def files_below(folder: Path, prefix: str = "") -> Iterator[LayerFile]:
     """Yield the files and symbolic links below a folder.
 
     Args:
-        folder: The folder.
         prefix: Where the folder's content is in the image, such as ``app/``.
     """
     for parent, folders, names in os.walk(folder):
@@ -84,10 +80,6 @@ def write_layer(files: Iterable[LayerFile], target: Path) -> Layer:
 
     Args:
         files: Its files, in any order. Owner and times are left out; missing folders are added.
-        target: The file to write.
-
-    Raises:
-        InputError: It cannot be written, or a file cannot be read.
     """
     import pyarrow as pa  # noqa: PLC0415 - it is needed here only, for its compression
 

@@ -24,7 +24,6 @@ class Layout:
     """One image of a folder of images.
 
     Args:
-        root: The folder.
         tag: Tag of the image; None: the only one.
         digest: Digest of the image, which takes precedence over the tag.
     """
@@ -46,22 +45,13 @@ class Layout:
 
         Args:
             version: A digest; None: that of the image.
-
-        Raises:
-            NotFoundError: There is no such image.
-            CorruptError: A file is damaged.
         """
         if version is None:
             version = self.digest or self._tagged(self.tag)
         return parse_manifest(self.blob(version), f"{PREFIX}{self.root}"), version
 
     def blob(self, digest: str) -> bytes:
-        """Return a blob.
-
-        Raises:
-            NotFoundError: There is no such blob.
-            CorruptError: It is damaged.
-        """
+        """Return a blob."""
         try:
             content = self.path(digest).read_bytes()
         except OSError as error:
@@ -71,11 +61,7 @@ class Layout:
         return content
 
     def path(self, digest: str) -> Path:
-        """Return the file of a blob.
-
-        Raises:
-            CorruptError: The digest is none.
-        """
+        """Return the file of a blob."""
         if not is_digest(digest):
             raise CorruptError(f"{digest[:80]!r} in {self.root} is no SHA-256 digest")
         return self.root / "blobs" / digest.replace(":", "/", 1)
@@ -85,13 +71,7 @@ class Layout:
         return self.path(digest).is_file()
 
     def push_layer(self, layer: Layer) -> bool:
-        """Copy a layer into the folder, unless it is there; return whether it was copied.
-
-        Raises:
-            NotFoundError: The layer has no file.
-            InputError: The folder cannot be written.
-            CorruptError: The file does not have the layer's digest.
-        """
+        """Copy a layer into the folder, unless it is there; return whether it was copied."""
         target = self.path(layer.digest)
         if target.is_file() or layer.path is None:
             return False
@@ -112,28 +92,16 @@ class Layout:
         return True
 
     def push_bytes(self, content: bytes) -> None:
-        """Write a small blob, unless it is there.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Write a small blob, unless it is there."""
         with contextlib.suppress(AlreadyExistsError):
             create_bytes(self.path(digest_bytes(content)), content)
 
     def push_manifest(self, content: bytes, media_type: str, version: str) -> None:  # noqa: ARG002
-        """Write a manifest or an index.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Write a manifest or an index."""
         self.push_bytes(content)
 
     def push_tag(self, content: bytes, media_type: str) -> None:
-        """Give the tag to a manifest or an index; other images of the folder stay.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Give the tag to a manifest or an index; other images of the folder stay."""
         self.push_bytes(content)
         tag = self.tag or "latest"
         descriptor = {

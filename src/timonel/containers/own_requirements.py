@@ -48,9 +48,6 @@ class OwnRequirements:
 
         Args:
             files: The file and all that it includes.
-
-        Raises:
-            SpecError: It requires another version of timonel, an unknown extra, or a hash.
         """
         required = [each for each in files if not each.is_constraints]
         own = _named(required)

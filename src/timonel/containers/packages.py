@@ -48,9 +48,6 @@ def stage_environment(folder: Path) -> None:
     """Copy the packages of this environment, without timonel's, into a folder.
 
     Those of `left_out_packages` are left out.
-
-    Raises:
-        InputError: A file cannot be copied.
     """
     for each in _distributions():
         if _why_left_out(each) is not None:
@@ -86,15 +83,9 @@ def stage_requirements(
 
     Args:
         requirements: The file. A lock with hashes is installed as it is.
-        own: What is installed besides.
-        folder: The folder.
         python_version: Version of Python in the image, such as ``3.11``.
         platform: Platform of the image, such as ``linux/amd64``.
         refresh: Whether uv checks all that it has cached.
-
-    Raises:
-        SpecError: The platform is not supported.
-        InputError: uv is not installed, or a package cannot be installed.
     """
     if platform not in _PLATFORMS:
         raise SpecError(f"expected the platform {' or '.join(_PLATFORMS)}, got {platform!r}")
@@ -132,11 +123,7 @@ def _is_script(path: Path) -> bool:
 
 
 def stage_timonel(folder: Path) -> None:
-    """Copy timonel, as it is imported here, into a folder.
-
-    Raises:
-        InputError: A file cannot be copied.
-    """
+    """Copy timonel, as it is imported here, into a folder."""
     for name, path in own_files().items():
         _copy(path, folder / name)
     distribution = importlib.metadata.distribution(_OWN)
@@ -152,7 +139,6 @@ def compile_bytecode(folder: Path, place: str) -> None:
     """Compile the modules below a folder, so that the same sources give the same bytes.
 
     Args:
-        folder: The folder.
         place: Where it is in the image, for tracebacks.
     """
     names = sorted(str(path) for path in folder.rglob("*.py"))

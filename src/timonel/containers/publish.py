@@ -28,8 +28,6 @@ class Base:
     """Base of an image.
 
     Args:
-        layers: Its layers.
-        config: Its configuration.
         source: Where its layers are; None: all have files.
     """
 
@@ -39,11 +37,7 @@ class Base:
 
 
 def open_place(text: str, *, plain_http: bool | None = None) -> Place:
-    """Return the place of an image: ``oci:FOLDER[:TAG]``, or a name in a registry.
-
-    Raises:
-        SpecError: The text is no name of an image.
-    """
+    """Return the place of an image: ``oci:FOLDER[:TAG]``, or a name in a registry."""
     if text.startswith(PREFIX):
         return Layout.parse(text)
     return Registry(Reference.parse(text), plain_http=plain_http)
@@ -58,13 +52,7 @@ def publish_layers(
     """Publish the layers that a place lacks; return the number of uploaded bytes.
 
     Args:
-        place: Where to.
         base: The base, whose layers the place may lack.
-        own: Further layers.
-        progress: Called with a line before an upload.
-
-    Raises:
-        InputError: A registry or a disk refuses.
     """
     missing = [each for each in [*base.layers, *own] if not place.has_blob(each.digest)]
     source = base.source
@@ -102,11 +90,7 @@ def publish_layers(
 
 
 def publish_manifest(place: Place, config: bytes, layers: Sequence[Layer]) -> bytes:
-    """Publish configuration and manifest of an image without a tag; return the manifest.
-
-    Raises:
-        InputError: A registry or a disk refuses.
-    """
+    """Publish configuration and manifest of an image without a tag; return the manifest."""
     manifest = encode(image_manifest(config, layers))
     place.push_bytes(config)
     place.push_manifest(manifest, MANIFEST_TYPE, digest_bytes(manifest))
@@ -116,11 +100,7 @@ def publish_manifest(place: Place, config: bytes, layers: Sequence[Layer]) -> by
 def publish_tag(
     place: Place, manifests: Sequence[bytes], descriptors: Sequence[Mapping[str, Any]]
 ) -> str:
-    """Give the tag to an image, or to the index of several; return its digest.
-
-    Raises:
-        InputError: A registry or a disk refuses.
-    """
+    """Give the tag to an image, or to the index of several; return its digest."""
     if len(manifests) == 1:
         content, media_type = manifests[0], MANIFEST_TYPE
     else:

@@ -34,11 +34,7 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Parse the name of an image.
-
-        Raises:
-            SpecError: The text is no name of an image.
-        """
+        """Parse the name of an image."""
         name, _, digest = text.partition("@")
         first, slash, rest = name.partition("/")
         host = first if slash and (first == "localhost" or "." in first or ":" in first) else ""

@@ -39,7 +39,6 @@ class Registry:
     """One repository of a registry. Thread-safe.
 
     Args:
-        reference: Image of the repository.
         plain_http: Whether to use HTTP without TLS; None: only for this machine.
         credentials: Credentials; by default those of the user's files.
     """
@@ -66,11 +65,6 @@ class Registry:
 
         Args:
             version: A digest or tag; by default that of the reference.
-
-        Raises:
-            NotFoundError: There is no such image.
-            InputError: The registry does not answer, or refuses.
-            CorruptError: The manifest does not have its digest, or is none of these.
         """
         version = version or self.reference.version
         answer = self._call("GET", f"manifests/{version}", {"Accept": _ACCEPTED})
@@ -85,12 +79,7 @@ class Registry:
         return content, digest
 
     def blob(self, digest: str) -> bytes:
-        """Return a small blob, such as the configuration of an image.
-
-        Raises:
-            InputError: It cannot be read.
-            CorruptError: It does not have its digest.
-        """
+        """Return a small blob, such as the configuration of an image."""
         answer = self._call("GET", f"blobs/{digest}")
         self._expect(answer, 200, "read")
         if digest_bytes(answer.data) != digest:
@@ -98,12 +87,7 @@ class Registry:
         return answer.data
 
     def fetch(self, digest: str, target: Path) -> None:
-        """Download a blob into a file, unless it is there.
-
-        Raises:
-            InputError: It cannot be read or written.
-            CorruptError: It does not have its digest.
-        """
+        """Download a blob into a file, unless it is there."""
         if target.is_file() and digest_file(target) == digest:
             return
         answer = self._open("GET", f"blobs/{digest}")
@@ -134,9 +118,6 @@ class Registry:
         """Take a blob from another repository of the registry; return whether that is possible.
 
         Registries may refuse it, as for a repository that the user must not read.
-
-        Raises:
-            InputError: The registry refuses uploads.
         """
         query = urlencode({"mount": digest, "from": repository})
         answer = self._call("POST", f"blobs/uploads/?{query}")
@@ -152,9 +133,6 @@ class Registry:
 
         Returns:
             Whether bytes were uploaded.
-
-        Raises:
-            InputError: The registry refuses it.
         """
         if self.has_blob(layer.digest):
             return False
@@ -167,11 +145,7 @@ class Registry:
         return True
 
     def push_bytes(self, content: bytes) -> None:
-        """Upload a small blob unless the repository has it.
-
-        Raises:
-            InputError: The registry refuses it.
-        """
+        """Upload a small blob unless the repository has it."""
         digest = digest_bytes(content)
         if not self.has_blob(digest):
             answer = self._call("POST", "blobs/uploads/")
@@ -179,22 +153,14 @@ class Registry:
             self._put(answer, digest, len(content), content)
 
     def push_manifest(self, content: bytes, media_type: str, version: str) -> None:
-        """Upload a manifest or an index under a tag or its digest.
-
-        Raises:
-            InputError: The registry refuses it.
-        """
+        """Upload a manifest or an index under a tag or its digest."""
         answer = self._call(
             "PUT", f"manifests/{version}", {"Content-Type": media_type}, body=content
         )
         self._expect(answer, 201, "write")
 
     def push_tag(self, content: bytes, media_type: str) -> None:
-        """Give the tag to a manifest or an index.
-
-        Raises:
-            InputError: The registry refuses it.
-        """
+        """Give the tag to a manifest or an index."""
         self.push_manifest(content, media_type, self.reference.tag)
 
     def named(self, digest: str) -> str:
@@ -225,11 +191,7 @@ class Registry:
         return self._read(self._open(method, path, headers, body=body))
 
     def _read(self, answer: Response) -> _Answer:
-        """Read the rest of an answer.
-
-        Raises:
-            InputError: It breaks off, or is too long.
-        """
+        """Read the rest of an answer."""
         try:
             return _Answer(answer.status, answer.headers, content_of(answer))
         except HTTPError as error:

@@ -50,12 +50,6 @@ def read_requirements(requirements: Path) -> tuple[RequirementsFile, ...]:
     """Return a requirements file and all files that it includes.
 
     A file that is included both as requirements and as constraints is returned twice.
-
-    Raises:
-        NotFoundError: An included file does not exist.
-        InputError: A file cannot be read.
-        SpecError: A file includes a URL, whose content may change, has an editable requirement, or
-            is no text.
     """
     found: dict[tuple[Path, bool], RequirementsFile] = {}
     waiting = [(requirements.resolve(), False)]
@@ -74,11 +68,7 @@ def local_paths(files: Iterable[RequirementsFile]) -> list[Path]:
 
 
 def local_digests(paths: Iterable[Path]) -> list[str]:
-    """Return digests of the contents of files and folders.
-
-    Raises:
-        InputError: One cannot be read.
-    """
+    """Return digests of the contents of files and folders."""
     try:
         return [digest_tree(path) if path.is_dir() else digest_file(path) for path in paths]
     except OSError as error:

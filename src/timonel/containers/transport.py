@@ -75,11 +75,7 @@ def timeout_for(method: str) -> urllib3.Timeout:
 
 
 def content_of(answer: Response) -> bytes:
-    """Read a short content.
-
-    Raises:
-        ValueError: It is too long.
-    """
+    """Read a short content."""
     content = answer.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         answer.close()

@@ -93,11 +93,7 @@ class Stream:
 
     @checked()
     def seek(self, epoch: int, step: int = 0) -> None:
-        """Start the next iterator at ``epoch`` and ``step``; later ones follow.
-
-        Raises:
-            InputError: The epoch does not have this step. Its number of steps is its end.
-        """
+        """Start the next iterator at ``epoch`` and ``step``; later ones follow."""
         steps = self.schedule.steps
         if epoch < 0 or not 0 <= step <= steps:
             raise InputError(

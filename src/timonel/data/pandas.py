@@ -35,10 +35,6 @@ class TimonelAccessor:
         Args:
             destination: The folder to create, or its URI in a bucket.
             options: Those of `timonel.convert`.
-
-        Raises:
-            InputError: A path or an option is wrong.
-            DataError: The rows cannot be used.
         """
         return checked()(convert)(self._frame, destination, **options)
 
@@ -83,10 +79,6 @@ class TFRecorderAccessor:
 
         Returns:
             ``job_id``, ``metrics`` and ``tfrecord_dir``, as TFRecorder.
-
-        Raises:
-            SpecError: An argument is not supported.
-            DataError: The rows or their images cannot be used.
         """
         dataflow = (project, region, tfrecorder_wheel, dataflow_options)
         if runner != "DirectRunner" or any(value is not None for value in dataflow):

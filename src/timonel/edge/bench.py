@@ -25,15 +25,11 @@ def compare_formats(
     """Convert a version to each format, and yield its name with the report.
 
     Args:
-        version: The version.
         formats: Names of `FORMATS`; all by default.
         **options: See `BenchOptions`.
 
     Yields:
         The format, and its report or why the version cannot be converted to it.
-
-    Raises:
-        SpecError: A format is unknown.
     """
     for name in formats:
         if name not in FORMATS:
@@ -63,15 +59,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw_formats(path: Path, reports: Sequence[ConversionReport]) -> None:
-    """Draw accuracy, or the largest difference, against size and latency.
-
-    Args:
-        path: A PNG file.
-        reports: Reports of the same version.
-
-    Raises:
-        SpecError: The name has another ending, or there is nothing to draw.
-    """
+    """Draw accuracy, or the largest difference, against size and latency."""
     check_plot(path)
     if not reports:
         raise SpecError("the version cannot be converted to any of the formats")

@@ -26,7 +26,6 @@ def write_header(folder: Path, content: bytes, name: str, arena_bytes: int | Non
 
     Args:
         folder: The folder for ``model.h``.
-        content: The flatbuffer.
         name: Name of the model; the names of the constants are made from it.
         arena_bytes: Size of the arena; None if it is unknown.
     """

@@ -32,15 +32,10 @@ def compare(
 
     Args:
         before: The original's outputs, from `outputs_of`.
-        after: Those of the converted model.
-        samples: The examples.
         labels: Labels by index of score; None if the outputs are no scores.
 
     Returns:
         The comparison, and the examples that differ most.
-
-    Raises:
-        ModelError: The outputs have different sizes, or are no finite numbers.
     """
     if before.shape != after.shape:
         raise ModelError(
@@ -76,11 +71,7 @@ def compare(
 
 
 def outputs_of(model: Run, examples: Sequence[Example]) -> Outputs:
-    """Return all outputs of a model for each example.
-
-    Raises:
-        ModelError: The model fails, or the size of its outputs varies.
-    """
+    """Return all outputs of a model for each example."""
     try:
         rows = [_flat(model(each.inputs)) for each in examples]
     except RuntimeError as error:

@@ -65,11 +65,7 @@ class DeviceModel:
     keep_alive: Any
 
     def save(self, folder: Path) -> None:
-        """Save the model with a batch of 1 as a SavedModel with one signature.
-
-        Raises:
-            InputError: The folder cannot be written.
-        """
+        """Save the model with a batch of 1 as a SavedModel with one signature."""
         specs = [tf.TensorSpec([1, *spec.shape[1:]], spec.dtype, spec.name) for spec in self.specs]
         module = tf.Module()
         module.keep_alive = self.keep_alive
@@ -83,11 +79,7 @@ class DeviceModel:
         _fix_list_shapes(folder / "saved_model.pb")
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs for one example, as NumPy arrays.
-
-        Raises:
-            ModelError: The model fails.
-        """
+        """Return the outputs for one example, as NumPy arrays."""
         tensors = [tf.constant(inputs[spec.name]) for spec in self.specs]
         try:
             return {name: value.numpy() for name, value in self.function(*tensors).items()}
@@ -99,12 +91,7 @@ class DeviceModel:
 
 
 def load_device_model(saved_model: Path, export: Export | None) -> DeviceModel:
-    """Load a SavedModel as a device runs it.
-
-    Raises:
-        ModelError: The SavedModel cannot be loaded.
-        SpecError: Its inputs are not numbers of a known shape.
-    """
+    """Load a SavedModel as a device runs it."""
     try:
         loaded = tf.saved_model.load(str(saved_model))
     except Exception as error:
@@ -166,7 +153,6 @@ def encode_row(spec: TablePreprocessing, row: Any) -> Any:
     """Encode rows float32 [B, columns] as float32 [B, F] with operations that LiteRT has.
 
     Args:
-        spec: The preprocessing of the table.
         row: Numbers, NaN where missing; for words, their index in the column's vocabulary from 1,
             0 if unknown.
     """

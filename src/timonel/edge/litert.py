@@ -42,14 +42,9 @@ def to_litert(
         saved_model: The SavedModel; its batch is fixed.
         quantization: Numbers of the weights and, with ``int8`` and ``int16x8``, of what layers
             pass on.
-        calibration: Inputs whose ranges the integers cover.
         integer_io: Whether inputs and outputs are integers as well.
         in_float: Layers of an ``int8`` model with one input that stay in float, by the names of
             their outputs.
-
-    Raises:
-        SpecError: The quantization needs examples, and there are none.
-        ModelError: LiteRT cannot compute the model.
     """
     if quantization in INTEGERS and not calibration and not simulates_integers(saved_model):
         raise SpecError(

@@ -38,10 +38,6 @@ def with_metadata(
     """Return a flatbuffer with metadata.
 
     Args:
-        content: The flatbuffer.
-        name: Name of the model.
-        layout: What the input is.
-        inputs: The inputs.
         outputs: The outputs; the first one has the labels.
         labels: Labels in the order of the scores.
     """

@@ -26,9 +26,6 @@ def keep_accuracy(
 
     Returns:
         The model, its layers, and notes.
-
-    Raises:
-        ModelError: The accuracy falls by more whatever stays in float.
     """
     tried: dict[int, tuple[bytes, float]] = {0: (content, loss(content))}
 

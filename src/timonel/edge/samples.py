@@ -67,12 +67,7 @@ class Samples:
 
 
 def read_samples(request: ConversionRequest, model: DeviceModel) -> Samples:
-    """Read the examples of a request; random inputs if it names neither a dataset nor samples.
-
-    Raises:
-        SpecError: They do not match the model.
-        InputError: The samples cannot be read.
-    """
+    """Read the examples of a request; random inputs if it names neither a dataset nor samples."""
     if request.samples is not None:
         return _from_arrays(request.samples, model)
     if request.dataset is None:

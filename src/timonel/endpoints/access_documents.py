@@ -32,23 +32,14 @@ _CURE: Final = "deploy it with all files of --tls-cert, --tls-key, --api-keys an
 
 @dataclass(frozen=True)
 class AccessDocuments:
-    """Confidential documents of one endpoint.
-
-    Args:
-        documents: The confidential documents of all endpoints.
-        name: Name of the endpoint.
-    """
+    """Confidential documents of one endpoint."""
 
     documents: DocumentStore
     name: str
 
     @classmethod
     def of(cls, engine: ServiceEngine, name: str) -> Self:
-        """Return the documents of an endpoint.
-
-        Raises:
-            SpecError: The engine keeps no confidential documents.
-        """
+        """Return the documents of an endpoint."""
         documents = engine.confidential(FOLDER)
         if documents is None:
             raise SpecError(
@@ -58,12 +49,7 @@ class AccessDocuments:
         return cls(documents, name)
 
     def read(self, contents: str) -> Secrets:
-        """Return contents by their id.
-
-        Raises:
-            NotFoundError: No such document.
-            CorruptError: The document is damaged.
-        """
+        """Return contents by their id."""
         name = self._document(contents)
         try:
             return _SECRETS.validate_python(self.documents.read(name, _KIND)["contents"])
@@ -83,14 +69,7 @@ class AccessDocuments:
         """Return the contents of an access; None if they are those that it names.
 
         Args:
-            access: The access.
             given: Fields whose files are read from this machine; others keep what is stored.
-
-        Raises:
-            SpecError: The files cannot be used.
-            InputError: A file cannot be read.
-            CorruptError: The public keys of tokens, or what is stored, are damaged.
-            NotFoundError: What is stored of other files is missing.
         """
         new, stored = read_files(access, given), Secrets()
         if access.contents is not None:
@@ -109,8 +88,6 @@ class AccessDocuments:
         Without that revision, they are removed.
 
         Args:
-            contents: The contents.
-            endpoint: The endpoint.
             after: Number of its latest revision; 0 for a new endpoint.
         """
         # Of deployments that were killed. Another one that has added contents by now cannot be the

@@ -16,13 +16,7 @@ def read_files(access: Access, fields: Collection[str]) -> Secrets:
     """Return the contents of files of an access.
 
     Args:
-        access: The access.
         fields: Fields of `access` whose files are read.
-
-    Raises:
-        SpecError: The files cannot be used.
-        InputError: A file cannot be read.
-        CorruptError: The public keys of tokens are damaged.
     """
     keys = access.api_keys if "api_keys" in fields else None
     tls = access.tls if "tls" in fields else None
@@ -70,11 +64,7 @@ def read_api_keys(path: Path) -> dict[str, str]:
 
 
 def read_certificate(cert: Path, key: Path) -> tuple[str, str]:
-    """Return a certificate chain and its private key in PEM.
-
-    Raises:
-        SpecError: The files cannot be used.
-    """
+    """Return a certificate chain and its private key in PEM."""
     from timonel.serving.auth.tls import read_pem  # noqa: PLC0415 - most endpoints need none
 
     found = read_pem(TlsSettings(certificate=str(cert), key=str(key)))
@@ -82,12 +72,7 @@ def read_certificate(cert: Path, key: Path) -> tuple[str, str]:
 
 
 def read_jwks(path: Path) -> str:
-    """Return a JSON Web Key Set, which may be empty.
-
-    Raises:
-        CorruptError: It is none, or has a key that is not public.
-        InputError: It cannot be read.
-    """
+    """Return a JSON Web Key Set, which may be empty."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:

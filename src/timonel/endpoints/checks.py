@@ -40,11 +40,7 @@ _RULES: Mapping[tuple[int | str, ...], tuple[str, str]] = {
 
 
 def validated(fields: Mapping[str, object]) -> EndpointSpec:
-    """Return a specification.
-
-    Raises:
-        SpecError: A field is invalid.
-    """
+    """Return a specification."""
     try:
         return EndpointSpec.model_validate(fields)
     except ValidationError as error:
@@ -58,15 +54,7 @@ def validated(fields: Mapping[str, object]) -> EndpointSpec:
 
 
 def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
-    """Check the versions, files and server arguments of a specification.
-
-    Raises:
-        NotFoundError: A version does not exist.
-        SpecError: A server argument is unknown or reserved for the gateway, a memory target in
-            percent has no requested amount, or a file for TLS, keys or tokens cannot be used.
-        InputError: A file of keys cannot be read.
-        CorruptError: The public keys of tokens are damaged.
-    """
+    """Check the versions, files and server arguments of a specification."""
     _check_requests(spec)
     flags = {flag_of(name, option) for name, (_, option) in options_of(ServeOptions).items()}
     for argument in spec.server_args:
@@ -92,12 +80,7 @@ def check_spec(spec: EndpointSpec, workspace: Workspace) -> None:
 
 
 def check_autoscaler(spec: EndpointSpec, engine: ServiceEngine) -> None:
-    """Have a cluster that scales the versions itself check the rules.
-
-    Raises:
-        SpecError: There is no cluster.
-        EngineError: It refuses them.
-    """
+    """Have a cluster that scales the versions itself check the rules."""
     rules = autoscaler_spec(spec.scaling)
     if rules is not None:
         engine.check_autoscaler(rules)
@@ -141,11 +124,7 @@ def free_port(host: str, workspace: Workspace) -> int:
 
 
 def check_port(host: str, port: int, workspace: Workspace) -> None:
-    """Check that an endpoint can listen at a port.
-
-    Raises:
-        ServingError: The port is in use.
-    """
+    """Check that an endpoint can listen at a port."""
     for name, taken in _ports(workspace).items():
         if taken == port:
             raise ServingError(

@@ -96,11 +96,7 @@ def _url_of(name: str, workspace: Workspace | str | os.PathLike[str] | None) -> 
 
 
 def _reachable(endpoint: Endpoint, path: str) -> str:
-    """Return the address of an endpoint of a cluster, if this machine can connect to it.
-
-    Raises:
-        ServingError: It cannot.
-    """
+    """Return the address of an endpoint of a cluster, if this machine can connect to it."""
     url = urlsplit(endpoint.url)
     try:
         socket.create_connection((url.hostname or "", url.port or 80), _CONNECT_S).close()

@@ -27,10 +27,6 @@ def engine_of(workspace: Workspace) -> ServiceEngine:
 
     Those of a folder run on this machine. Those of a bucket run on the installed engine that does
     not: a bucket is what a cluster and the machines of its users have in common.
-
-    Raises:
-        SpecError: There is no such engine, or there are several.
-        EngineError: It has the endpoints of another workspace.
     """
     if not workspace.is_remote:
         return get_service_engine(DEFAULT_ENGINE, workspace)
@@ -50,11 +46,7 @@ def check_engine(workspace: Workspace, on: str | None) -> ServiceEngine:
     """Return the engine of a workspace's endpoints, if it is the one that the user names.
 
     Args:
-        workspace: The workspace.
         on: Name of the engine; None: this machine.
-
-    Raises:
-        SpecError: The workspace's endpoints cannot run there.
     """
     name = on or DEFAULT_ENGINE
     is_one_machine = service_engine_type(name).is_one_machine
@@ -78,11 +70,7 @@ def _names_for_clusters() -> list[str]:
 
 
 def claim(workspace: Workspace) -> None:
-    """Record that an engine of several machines has the endpoints of a workspace.
-
-    Raises:
-        EngineError: It has those of another one.
-    """
+    """Record that an engine of several machines has the endpoints of a workspace."""
     engine = engine_of(workspace)
     if not engine.is_one_machine:
         with contextlib.suppress(AlreadyExistsError):

@@ -129,12 +129,7 @@ class EndpointStatus(Observed):
 
 @dataclass(frozen=True)
 class EndpointFolder:
-    """Documents of one endpoint.
-
-    Args:
-        documents: The documents of all endpoints.
-        name: Name of the endpoint.
-    """
+    """Documents of one endpoint."""
 
     documents: DocumentStore
     name: str
@@ -158,13 +153,7 @@ class EndpointFolder:
         return self._numbered("revisions")
 
     def revision(self, number: int | None = None) -> Revision:
-        """Return a revision; the latest by default.
-
-        Raises:
-            NotFoundError: No such endpoint or revision.
-            CorruptError: The document is damaged.
-            FormatError: A newer release wrote it.
-        """
+        """Return a revision; the latest by default."""
         numbers = self.numbers()
         if not numbers:
             raise unknown_endpoint(self.name)
@@ -192,12 +181,7 @@ class EndpointFolder:
         """Add a revision and return it; return the latest one if nothing changed.
 
         Args:
-            spec: The new specification.
-            cause: What made it.
             after: Number of the revision to replace; 0 for a new endpoint.
-
-        Raises:
-            EngineError: The endpoint is being deleted, or another command has added a revision.
         """
         numbers = self.numbers()
         if numbers and self.is_deleted:
@@ -251,13 +235,7 @@ class EndpointFolder:
         self.documents.write(self._autoscaler(version), "autoscaler", body)
 
     def autoscaler(self, version: int) -> AutoscalerState | None:
-        """Return the saved state of a version's autoscaler; None without a document.
-
-        Raises:
-            CorruptError: The document is damaged.
-            FormatError: A newer release wrote it, or the state cannot be read.
-            InputError: The document cannot be read.
-        """
+        """Return the saved state of a version's autoscaler; None without a document."""
         try:
             body = self.documents.read(self._autoscaler(version), "autoscaler")
         except NotFoundError:

@@ -106,9 +106,6 @@ def preview(
     """Return the objects that `deploy` would have in a cluster; create nothing.
 
     Takes the arguments of `deploy`.
-
-    Raises:
-        SpecError: An argument is invalid, or the engine creates no objects.
     """
     place = workspace_for(workspace, [model])
     engine = check_engine(place, options.get("on"))

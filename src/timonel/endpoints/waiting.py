@@ -44,12 +44,7 @@ def wait_until_ready(
     """Wait until the latest revision is in effect and has a ready replica, or is at zero again.
 
     Args:
-        endpoint: The endpoint.
         timeout_s: Time limit in seconds.
-        on_change: Called when the status has changed.
-
-    Raises:
-        ServingError: It is not ready in time, or the gateway cannot listen.
     """
     deadline, begun = time.monotonic() + timeout_s, time.time()
     revision, shown, look_at = endpoint.revision, None, time.monotonic() + _LOOK_S

@@ -26,8 +26,6 @@ def job_environment(spec: JobSpec, job_dir: Path, token: str) -> dict[str, str]:
     """Return the environment of all processes of a job, including its commands.
 
     Args:
-        spec: Job specification.
-        job_dir: Job folder.
         token: Identity of the supervisor, which marks its processes.
     """
     return {**inherited(), **spec.env, JOB_DIR: str(job_dir), MARKER: token}
@@ -43,13 +41,6 @@ def role_environment(spec: JobSpec, role: RoleSpec, job_dir: Path) -> dict[str, 
 def task_environment(
     base: Mapping[str, str], task_dir: Path, assignment: TaskAssignment, token: str
 ) -> dict[str, str]:
-    """Return the environment of a task in a generation.
-
-    Args:
-        base: Environment of its role.
-        task_dir: Task folder.
-        assignment: Its place in the cluster.
-        token: Identity of the supervisor.
-    """
+    """Return the environment of a task in a generation."""
     own = {CLUSTER: encode(assignment), TASK_DIR: str(task_dir), MARKER: token}
     return {**base, **own}

@@ -17,9 +17,7 @@ class LogTail:
     """Reader of a task's log that yields complete lines as they appear.
 
     Args:
-        task_id: The task.
         path: Its log, which need not exist yet.
-        only_new: Skip the current content.
     """
 
     def __init__(self, task_id: str, path: Path, *, only_new: bool = False) -> None:

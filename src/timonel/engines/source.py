@@ -28,11 +28,7 @@ def is_archive(source: str) -> bool:
 
 
 def pack(folder: Path) -> bytes:
-    """Return an archive of a folder's files: those that git does not ignore, if it is git's.
-
-    Raises:
-        SpecError: The files have more than 100 MiB.
-    """
+    """Return an archive of a folder's files: those that git does not ignore, if it is git's."""
     names = source_files(folder)
     total = sum((folder / name).stat().st_size for name in names)
     if total > _LARGEST_BYTES:
@@ -55,13 +51,7 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(source: str, folder: Path) -> None:
-    """Fetch an archive, and unpack it into a new folder.
-
-    Raises:
-        NotFoundError: There is no archive.
-        InputError: It cannot be read.
-        CorruptError: It is damaged, or a name leads out of the folder.
-    """
+    """Fetch an archive, and unpack it into a new folder."""
     with tempfile.TemporaryDirectory(prefix="timonel-source-") as scratch:
         archive = Path(scratch, "source")
         fetch(source, archive)

@@ -37,21 +37,13 @@ def add_model(
     Keras file is exported. Python models are not run.
 
     Args:
-        repository: The repository for the version.
         name: The model's name.
         source: A SavedModel's folder, a folder of versions, of which the newest one is taken, a
             ``.keras``, ``.h5`` or ``.tflite`` file, or a folder with a Python model; or its URI in
             a bucket.
-        progress: Called with a line at the start of each step.
 
     Returns:
         The version, and why the request was not sent or did not succeed; None if it did.
-
-    Raises:
-        SpecError: The name is not a valid model name.
-        NotFoundError: Nothing is at ``source``.
-        ModelError: It is no model, or one that cannot answer requests.
-        InputError: It cannot be read, or the repository cannot be written.
     """
     check_name(name)
     place = _newest(Location(source))

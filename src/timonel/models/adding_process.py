@@ -43,11 +43,7 @@ class Trial(StoredDocument):
 
 
 def answer(request: AddRequest) -> Trial:
-    """Export the model if needed, and send one request to it.
-
-    Raises:
-        ModelError: The model cannot be loaded, or its variables were not saved.
-    """
+    """Export the model if needed, and send one request to it."""
     if request.target is not None:
         _export(request)
         return Trial(failure=_ask_saved_model(saved_model_of(request.target), request.name))

@@ -38,9 +38,6 @@ def write_architecture(folder: Path, model: Any, keras: str, variables: Sequence
     cannot be described as JSON.
 
     Args:
-        folder: The export folder.
-        model: A built Keras model.
-        keras: Its Keras package.
         variables: Variables of the SavedModel, in order.
     """
     try:
@@ -61,12 +58,7 @@ def write_architecture(folder: Path, model: Any, keras: str, variables: Sequence
 
 
 def read_architecture(folder: Path) -> Architecture:
-    """Read the architecture in an export folder.
-
-    Raises:
-        ModelError: The export has none.
-        CorruptError: The file is damaged.
-    """
+    """Read the architecture in an export folder."""
     try:
         return Architecture.read(folder / ARCHITECTURE_FILE, _KIND)
     except NotFoundError as error:

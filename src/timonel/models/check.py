@@ -47,19 +47,12 @@ def check_saved_model(
     """Compare a SavedModel's predictions for held-out raw inputs with those of training.
 
     Args:
-        saved_model: The folder of the SavedModel.
-        export: Its export document.
-        reference: The file of the held-out examples.
         examples: The content of that file.
         log: The file for the process's output.
         data_root: The current folder of the raw files, if they were moved.
-        dataset: The dataset whose records replace missing raw files.
 
     Returns:
         The result, of status ``skipped`` if there is nothing to compare.
-
-    Raises:
-        ModelError: The model cannot be loaded or fails on an input.
     """
     reason = _skip_reason(export, examples)
     if reason is not None:
@@ -91,12 +84,7 @@ def check_request(
 
 
 def run_check(request: CheckRequest, log: Path | None = None) -> Predictions:
-    """Run the exported model on the held-out examples, in a child process.
-
-    Raises:
-        ModelError: The model cannot be loaded, or fails on an example; or the process died or
-            did not end in time.
-    """
+    """Run the exported model on the held-out examples, in a child process."""
     with contextlib.ExitStack() as stack:
         if log is None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -131,8 +119,6 @@ def compare(
     """Compare predictions of the exported model with those of the training pipeline.
 
     Args:
-        examples: The predictions of training.
-        found: The predictions of the exported model.
         labels: The labels of a classification; None for other outputs, and if several labels of an
             example may apply.
         precision: The coarsest dtype that the model computes in.

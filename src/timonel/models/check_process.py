@@ -68,12 +68,7 @@ class Predictions(StoredDocument):
 
 
 def answer(request: CheckRequest) -> Predictions:
-    """Run the exported model on the held-out examples.
-
-    Raises:
-        ModelError: The model cannot be loaded, or fails on an example.
-        CorruptError: The held-out examples cannot be read.
-    """
+    """Run the exported model on the held-out examples."""
     import tensorflow as tf  # noqa: PLC0415 - takes seconds; the request is read first
 
     check_saved_model(request.saved_model)

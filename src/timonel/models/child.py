@@ -50,8 +50,6 @@ class ChildProcess:
 
     Args:
         module: The module to run; it calls `answer_request`.
-        request: The request.
-        folder: The folder for the two JSON files.
         log: The file for the process's output.
     """
 
@@ -76,12 +74,7 @@ class ChildProcess:
             self._process.stdin.close()
 
     def answer(self, timeout_s: float) -> dict[str, Any] | None:
-        """Wait for the answer; None if the process ended without one.
-
-        Raises:
-            TimeoutError: The process is still running.
-            TimonelError: The error that the process wrote.
-        """
+        """Wait for the answer; None if the process ended without one."""
         try:
             self._process.wait(timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
@@ -119,17 +112,9 @@ def run_child(
 
     Args:
         module: The module to run; it calls `answer_request`.
-        request: The request.
-        result_type: The type of the answer.
         task: What the process does, as a noun for messages.
-        folder: The folder for the two JSON files.
         log: The file for the process's output.
         timeout_s: Seconds until the process is killed.
-
-    Raises:
-        TimeoutError: The process did not end in time.
-        ModelError: The process died.
-        TimonelError: The error that the process wrote.
     """
     with ChildProcess(module, request, folder, log) as child:
         answer = child.answer(timeout_s)

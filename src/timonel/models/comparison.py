@@ -25,11 +25,7 @@ class Challenger:
 
     Args:
         folder: Its export folder, with the held-out records.
-        export: Its export document.
-        examples: The held-out records.
-        check: The result of its check on them.
         data_root: The current folder of the raw files, if they were moved.
-        dataset: The dataset whose records replace missing raw files.
     """
 
     folder: Path
@@ -41,11 +37,7 @@ class Challenger:
 
 
 def check_metric(metric: str) -> None:
-    """Check that models can be compared by a metric.
-
-    Raises:
-        SpecError: Its direction is unknown, or the check does not measure it.
-    """
+    """Check that models can be compared by a metric."""
     if is_larger_better(metric) is None or metric not in MEASURED:
         raise SpecError(
             f"cannot compare models by {metric!r}: the check measures {', '.join(MEASURED)}",
@@ -59,14 +51,9 @@ def compare_with_holder(
     """Compare a model with the version that has an alias.
 
     Args:
-        challenger: The model.
-        alias: The alias.
         metric: One of `MEASURED`.
         holder: The version; None if no version has the alias.
         log: File for the output of the holder's process.
-
-    Raises:
-        ModelError: The metric cannot be measured for both on the same records.
     """
     check = challenger.check
     own = None if check is None else getattr(check, metric)
@@ -155,7 +142,6 @@ def measure(
 
     Args:
         metric: One of `MEASURED`.
-        pairs: Records with their predictions.
         true_labels: Names of the records' labels, by index.
         labels: Names of the model's labels, in the order of its scores.
     """

@@ -40,9 +40,6 @@ def write_confusion_png(
 
     Args:
         path: The PNG file, written atomically.
-        confusion: The counts.
-        labels: The names of the classes.
-        title: Text before the accuracy.
     """
     figure = _draw(confusion, labels, title)
     aside = path.with_name(f"{ASIDE_PREFIX}{path.name}")

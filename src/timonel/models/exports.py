@@ -49,13 +49,7 @@ class ReferenceExample(StoredDocument):
 
 
 def read_export(folder: Path) -> Export:
-    """Read the document of the export in ``folder``.
-
-    Raises:
-        NotFoundError: The folder holds no export.
-        CorruptError: The document is broken.
-        FormatError: A newer release wrote it.
-    """
+    """Read the document of the export in ``folder``."""
     return Export.read(folder / EXPORT_FILE, "export")
 
 
@@ -76,23 +70,14 @@ def simulates_integers(saved_model: Path) -> bool:
 
 
 def verify_export(folder: Path) -> Export:
-    """Read the export in ``folder`` and verify the digest of its files.
-
-    Raises:
-        NotFoundError: The folder holds no export.
-        CorruptError: A file was changed or truncated since the export.
-    """
+    """Read the export in ``folder`` and verify the digest of its files."""
     export = read_export(folder)
     verify_saved_model(saved_model_of(folder), export.digest)
     return export
 
 
 def verify_saved_model(folder: Path, digest: str, copy: Path | None = None) -> None:
-    """Verify the digest of the SavedModel in ``folder``, or of its ``copy``.
-
-    Raises:
-        CorruptError: A file was changed or truncated since the export.
-    """
+    """Verify the digest of the SavedModel in ``folder``, or of its ``copy``."""
     found = digest_tree(copy or folder)
     if found != digest:
         raise CorruptError(
@@ -103,11 +88,7 @@ def verify_saved_model(folder: Path, digest: str, copy: Path | None = None) -> N
 
 
 def reference_of(folder: Path, export: Export) -> list[ReferenceExample]:
-    """Return the held-out predictions of an export; empty if it has none.
-
-    Raises:
-        CorruptError: They were changed or truncated.
-    """
+    """Return the held-out predictions of an export; empty if it has none."""
     if export.reference is None:
         return []
     path = folder / str(export.reference["file"])
@@ -122,11 +103,7 @@ def write_reference(path: Path, examples: Iterable[ReferenceExample]) -> None:
 
 
 def read_reference(path: Path) -> list[ReferenceExample]:
-    """Read the held-out predictions at ``path``.
-
-    Raises:
-        CorruptError: The file is missing or a line cannot be read.
-    """
+    """Read the held-out predictions at ``path``."""
     try:
         lines = path.read_text().splitlines()
         return [ReferenceExample.model_validate_json(line) for line in lines]

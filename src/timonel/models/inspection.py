@@ -96,11 +96,7 @@ def is_flatbuffer(folder: Path) -> bool:
 
 
 def check_python_model(folder: Path) -> None:
-    """Check a Python model as far as possible without running it.
-
-    Raises:
-        ModelError: The file is not valid Python, or defines no class of the expected name.
-    """
+    """Check a Python model as far as possible without running it."""
     file = folder / PYTHON_MODEL_FILE
     try:
         module = ast.parse(file.read_bytes(), str(file))

@@ -43,12 +43,8 @@ def inputs_of(model: Any, input_spec: Any = None) -> ModelInputs:
     """Return the inputs of ``model``.
 
     Args:
-        model: A built Keras model.
         input_spec: A structure of TensorSpec, if the caller knows it; a subclassed Keras 3 model
             remembers the shapes it was built with, but not their dtypes.
-
-    Raises:
-        ModelError: The model has never been called on data.
     """
     structure = _symbolic_inputs(model)
     if structure is None:

@@ -18,12 +18,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def read_npz(file: Path) -> Arrays:
-    """Read arrays by name, with the same number of rows.
-
-    Raises:
-        InputError: The file cannot be read.
-        SpecError: The arrays have different numbers of rows, or none.
-    """
+    """Read arrays by name, with the same number of rows."""
     try:
         # numpy.load would take a single array, too.
         with file.open("rb") as source, NpzFile(source) as loaded:

@@ -189,11 +189,7 @@ def _move_alias(
     comparison: HolderComparison | None,
     say: Progress,
 ) -> None:
-    """Give a new version its alias, unless it is not better than the holder.
-
-    Raises:
-        ModelError: Another version got the alias meanwhile.
-    """
+    """Give a new version its alias, unless it is not better than the holder."""
     if comparison is None:
         repository.alias(version.name, alias, version.number, reason="export")
         return
@@ -220,10 +216,6 @@ def find_model(
     """Return a training run and its SavedModel; for ``last``, the newest run with one.
 
     ``progress`` is called with a line if that is not the last run.
-
-    Raises:
-        NotFoundError: The run does not exist.
-        ModelError: It has no model.
     """
     record = read_run(workspace, run, kind="train")
     if run == "last" and _model_of(record) is None:
@@ -236,9 +228,6 @@ def open_export(workspace: Workspace, record: RunRecord, artifact: Artifact) -> 
 
     The local folder is replaced if it has another model than the run's record, as when another
     machine resumed the run. That of a job that still runs is not: it may be newer than the record.
-
-    Raises:
-        InputError: It cannot be downloaded.
     """
     folder = export_folder_of(workspace.path_of(artifact.uri))
     if workspace.local_copy is None or not folder.is_relative_to(workspace.root):

@@ -22,9 +22,7 @@ def row_evidence(export: Export, check: CheckResult | None, saved_model: str) ->
     """Derive the evidence from what the export and its check have found.
 
     Args:
-        export: The export document.
         check: The result of the check; None without one.
-        saved_model: Identity of the SavedModel.
     """
     objection = _objection(export, check)
     compared = 0 if check is None else check.rows_alone

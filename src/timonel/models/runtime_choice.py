@@ -98,9 +98,7 @@ class RuntimeMeasurement:
     """Running measurement, as a context manager that ends its process.
 
     Args:
-        saved_model: The folder of the SavedModel.
         export: Its export document, if known.
-        examples: Held-out examples to compare answers on.
         data_root: The current folder of the raw files, if they were moved.
         samples: An ``.npz`` file to compare answers on instead.
         required: Whether to fail without requests, and to measure small models too.
@@ -144,13 +142,7 @@ class RuntimeMeasurement:
         self._resources.close()
 
     def wait(self) -> Evidence:
-        """Wait for the end of the measurement.
-
-        Raises:
-            ModelError: Required requests are missing, or the process did not end in time.
-            InputError: The samples cannot be read.
-            SpecError: The samples do not match the model's inputs.
-        """
+        """Wait for the end of the measurement."""
         if self._evidence is None:
             try:
                 answer = self._child.answer(_TIMEOUT_S)
@@ -177,12 +169,7 @@ class RuntimeMeasurement:
         concurrent reader falls back to TensorFlow.
 
         Args:
-            version: The folder.
             warm_up: Whether to store the requests as warm-up requests if the version has none.
-
-        Raises:
-            ModelError: The process did not end in time.
-            InputError: The folder cannot be written.
         """
         evidence = self.wait()
         (version / EVIDENCE_FILE).parent.mkdir(exist_ok=True)
@@ -207,15 +194,9 @@ def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = Non
     gives the same answers faster. Running servers do not change.
 
     Args:
-        version: The version.
         samples: An ``.npz`` file with rows of its inputs by name, to compare answers on; by default
             its warm-up requests, else held-out examples of its training. Those of the default
             signature are stored as warm-up requests if the version has none.
-
-    Raises:
-        ModelError: There are no requests to compare answers on, or measuring takes too long.
-        InputError: The folder cannot be written, or the samples cannot be read.
-        SpecError: The samples do not match the model's inputs.
     """
     export = version.document.export if version.document else None
     with RuntimeMeasurement(
@@ -229,13 +210,7 @@ def optimize(version: ModelVersion, samples: str | os.PathLike[str] | None = Non
 
 
 def read_evidence(version: Path) -> Evidence:
-    """Read the evidence in a version's folder.
-
-    Raises:
-        NotFoundError: The folder holds no evidence.
-        CorruptError: The evidence is broken.
-        FormatError: A newer release wrote it.
-    """
+    """Read the evidence in a version's folder."""
     return Evidence.read(version / EVIDENCE_FILE, _KIND)
 
 

@@ -259,10 +259,8 @@ def _write_predictions(
     """Write the training pipeline's predictions to ``path``, as scores or values.
 
     Args:
-        path: The file to write.
         reference: See `export_live`.
         meaning: The kind of the model's output.
-        labels: The labels of a classification.
 
     Returns:
         The entry of the export document; None if there is nothing to compare.

@@ -38,13 +38,7 @@ class StoredDocument(BaseModel):
 
     @classmethod
     def read(cls, path: Path, kind: str) -> Self:
-        """Read the document of ``kind`` at ``path``.
-
-        Raises:
-            NotFoundError: The file does not exist.
-            CorruptError: The content is not a valid document.
-            FormatError: This release cannot read the format.
-        """
+        """Read the document of ``kind`` at ``path``."""
         _check_file(path, cls.max_bytes)
         value = read_document(path, kind)
         try:

@@ -49,7 +49,6 @@ class RawInput:
     Args:
         dtypes: The element type of each rank-1 input [B], by name.
         transform: Takes the single tensor of images, or the tensors of rows by column.
-        is_table: Whether the input is rows of a table.
     """
 
     dtypes: Mapping[str, tf.DType]
@@ -95,9 +94,6 @@ def table_input(columns: Mapping[str, str], transform: Transform) -> RawInput:
     """Return a `RawInput` for rows: one input per column.
 
     Columns are ``float32`` or ``string``.
-
-    Raises:
-        SpecError: ``columns`` is empty or has another type.
     """
     if not columns or not set(columns.values()) <= {"float32", "string"}:
         raise SpecError(f"expected columns of type float32 or string, got {dict(columns)}")
@@ -237,7 +233,6 @@ def rename_inputs(folder: Path, renamed: Mapping[str, Mapping[str, str]]) -> Non
     """Rename inputs of a SavedModel that no other process reads yet.
 
     Args:
-        folder: The SavedModel.
         renamed: Per signature, the final name by the traced name.
     """
     changes = {

@@ -120,11 +120,7 @@ class ModelVersion(BaseModel):
 
 
 def check_name(name: str) -> None:
-    """Check that ``name`` is a valid model name: fit for paths and URLs, and no version number.
-
-    Raises:
-        SpecError: It is not.
-    """
+    """Check that ``name`` is a valid model name: fit for paths and URLs, and no version number."""
     if not MODEL_NAME.fullmatch(name) or VERSION_NUMBER.fullmatch(name):
         raise SpecError(
             f"invalid model name {name!r}",
@@ -137,8 +133,6 @@ def unknown_model(name: str, known: Sequence[str], folder: Path) -> NotFoundErro
     """Return the error for a model that a workspace does not have.
 
     Args:
-        name: The name.
-        known: The models of the workspace.
         folder: Where the user may have meant a folder of versions; it may not exist.
     """
     problem = f"no model {name!r} in this workspace"
@@ -173,9 +167,6 @@ def open_version(path: Path, alias: str | None = None) -> ModelVersion | None:
     """Return the version at ``path``, else the one below with an alias, else None.
 
     Without an alias, it is the highest-numbered one.
-
-    Raises:
-        NotFoundError: The folder has no such alias.
     """
     absolute = path.absolute()
     if not holds_models(absolute):

@@ -17,7 +17,6 @@ def call_ahead(
 
     Args:
         calls: The functions; taken in the calling thread.
-        threads: Number of threads.
         ahead: Number of results that may wait.
         name: Prefix of the threads' names.
     """

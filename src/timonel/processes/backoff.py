@@ -11,7 +11,6 @@ def backoff_s(restart: int, first_s: float, max_s: float) -> float:
     Args:
         restart: Number of the restart in a row, from 1.
         first_s: Delay before the second one. The first has none; later delays double.
-        max_s: Maximum delay.
     """
     if restart == 1:
         return 0.0

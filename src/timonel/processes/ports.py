@@ -52,11 +52,7 @@ UNIX = "unix:"
 
 
 async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to ``host:port`` or ``unix:PATH``.
-
-    Raises:
-        OSError: Nothing accepts connections there.
-    """
+    """Connect to ``host:port`` or ``unix:PATH``."""
     if address.startswith(UNIX):
         return await asyncio.open_unix_connection(address.removeprefix(UNIX))
     host, _, port = address.rpartition(":")

@@ -51,7 +51,6 @@ def spawn(command: ProcessCommand, run: Runner | None = None) -> int:
     """Start a child and return its PID.
 
     Args:
-        command: Command to run.
         run: Runs the command in the forked image and returns its exit code; None: execute a new
             Python. The caller must be single-threaded.
     """

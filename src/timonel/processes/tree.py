@@ -128,10 +128,6 @@ def tree_cpu_s(root: int, below: Collection[int]) -> tuple[float, float]:
     """Return the CPU time of a process, and that of its descendants, in seconds.
 
     A process that has ended counts once its parent has waited for it.
-
-    Args:
-        root: PID of the process.
-        below: Its descendants.
     """
     # Added up as integers: a rounding error would let a counter fall, which looks like a restart.
     own, children = _cpu_ticks(root)
@@ -198,7 +194,6 @@ def descendants(root: int, *, exclude: Collection[int] = ()) -> list[int]:
 
     Args:
         root: PID of the ancestor, not included.
-        exclude: PIDs to leave out together with their descendants.
     """
     children: dict[int, list[int]] = {}
     for pid in _pids():
@@ -264,9 +259,6 @@ def mark_process(entries: Mapping[str, str]) -> None:
     A forked process that never executes a program shows its ancestor's initial environment. A
     zygote therefore starts with a long meaningless variable, which the processes it forks overwrite
     with their marks, so that `marked` finds them. Does nothing if there is no room.
-
-    Args:
-        entries: Names and values to show.
     """
     stat = _stat(os.getpid())
     offset = _value_offset(Path("/proc/self/environ").read_bytes(), RESERVED)

@@ -69,11 +69,7 @@ class ForkedChild:
         return self._connection.fileno()
 
     def wait_for_pid(self, timeout_s: float | None = None) -> int | None:
-        """Return the child's PID; None after the timeout.
-
-        Raises:
-            ZygoteError: The zygote refused or is gone.
-        """
+        """Return the child's PID; None after the timeout."""
         if self.pid is None and (answer := self._receive(timeout_s)) is not None:
             if "refused" in answer:
                 raise ZygoteError(answer["refused"])
@@ -81,11 +77,7 @@ class ForkedChild:
         return self.pid
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Return the child's wait status once it has ended; None after the timeout.
-
-        Raises:
-            ZygoteError: The zygote is gone.
-        """
+        """Return the child's wait status once it has ended; None after the timeout."""
         answer = self._receive(timeout_s)
         return None if answer is None else int(answer["status"])
 

@@ -40,9 +40,6 @@ def ensure_zygote(preload: Sequence[str], env: Mapping[str, str]) -> None:
     """Start the zygote for these modules, unless it is running.
 
     Returns before the imports are done; requests wait for them.
-
-    Raises:
-        ZygoteError: It cannot be started.
     """
     folder, key = _place(preload, env)
     try:
@@ -65,13 +62,9 @@ def request_child(
 
     Args:
         preload: Modules that the zygote has imported.
-        env: Environment of the child.
         child_end: The child's end of a connection; a copy is passed on.
         entry: Function as ``module:name``, called with the connection.
         marks: Variables that `timonel.processes.tree.marked` finds in the child.
-
-    Raises:
-        ZygoteError: No such zygote is listening.
     """
     folder, key = _place(preload, env)
     request = {"entry": entry, "marks": dict(marks), "linger_s": _linger_s(env)}

@@ -57,8 +57,6 @@ class Zygote:
     """Forks children on request until it was idle too long, or memory is scarce.
 
     Args:
-        listener: Listening socket.
-        path: Path of the socket.
         failure: Why nothing can be forked, if an import failed.
     """
 

@@ -41,8 +41,6 @@ class DeletionItem:
 
     Args:
         noun: Its noun, such as ``run``.
-        name: Its name.
-        size_bytes: Size of what is removed.
         places: Folders, files and URIs that are removed.
         stays: Location of data of the user outside of the workspace, which is not removed.
     """
@@ -153,11 +151,7 @@ def prune(
 
 
 def _keys(found: Inventory, noun: str, name: str) -> list[Key]:
-    """Return the items that a name means.
-
-    Raises:
-        NotFoundError: There are none.
-    """
+    """Return the items that a name means."""
     if noun == RUN:
         return [(RUN, read_run(found.workspace, name).id)]
     if noun == MODEL:

@@ -36,7 +36,6 @@ class Place:
     """Where an item is.
 
     Args:
-        paths: Its folders and files on this machine.
         objects: Its objects in the workspace's bucket.
         uri: Location of data of the user outside of the workspace, which stays; None for none.
     """

@@ -18,13 +18,9 @@ class Item:
     """Something that can be deleted.
 
     Args:
-        key: Its noun and name.
         created_at: Time in seconds since the epoch.
         group: Its group for `expired`, such as the versions of a model; None: it does not expire.
-        needs: What it was made from.
-        parts: What is deleted with it.
         pin: Why it stays unless forced.
-        block: Why it cannot be deleted now.
     """
 
     key: Key
@@ -58,8 +54,6 @@ def plan(items: Mapping[Key, Item], chosen: Iterable[Key], *, force: bool = Fals
     """Return what goes and what stays.
 
     Args:
-        items: Everything there is.
-        chosen: What is to be deleted.
         force: Delete also what others were made from, and what has an alias or is served.
     """
     named, kept = list(chosen), dict[Key, str]()
@@ -95,7 +89,6 @@ def expired(
     """Return what is old, apart from the newest of each group.
 
     Args:
-        items: Everything there is.
         now: The present time in seconds since the epoch.
         older_than_s: Age from which something is old.
         keep_last: How many of each group stay, whatever their age.

@@ -48,11 +48,7 @@ class Frontends:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        """Answer requests during the block; at its end, drain in-flight ones.
-
-        Raises:
-            ServingError: The server cannot listen on a port.
-        """
+        """Answer requests during the block; at its end, drain in-flight ones."""
         limits = self._settings.access.limits
         with SizedPool(self._settings.compute_threads) as pool:
             flow = Flow(

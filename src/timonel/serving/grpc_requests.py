@@ -47,9 +47,6 @@ def parse(raw: bytes, request_type: Any) -> Any:
     """Return the message in a request.
 
     Not as gRPC's deserializer, which runs in the event loop, and logs a traceback if it raises.
-
-    Raises:
-        StatusError: The bytes are malformed or have too many fields.
     """
     if len(raw) > AT_ONCE_BYTES and has_more_fields(raw, request_type.DESCRIPTOR):
         raise invalid_argument(

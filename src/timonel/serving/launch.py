@@ -106,11 +106,6 @@ def run_server(
     """Serve until SIGTERM, and log to standard error; restart the server after a crash.
 
     Must be called in the main thread of a dedicated process, such as that of a container.
-
-    Raises:
-        NotFoundError: The model does not exist or has no version.
-        SpecError: An option has an invalid value.
-        ServingError: A port is in use, or no version can be loaded.
     """
     settings, _ = settings_and_workspace(models, workspace, options)
     configure_logging()
@@ -124,11 +119,7 @@ def launch(
     detach: bool = False,
     on_warning: Callable[[str], None] | None = None,
 ) -> Server:
-    """Start a server process and return once it is ready; `serve` explains ``on_warning``.
-
-    Raises:
-        ServingError: The server failed to start; the message is the server's.
-    """
+    """Start a server process and return once it is ready; `serve` explains ``on_warning``."""
     log = _new_log(workspace.servers / "logs")
     read_end, write_end = os.pipe()
     try:

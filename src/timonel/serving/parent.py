@@ -67,9 +67,6 @@ def supervise(
         on_ready: Called once, when the server first accepts requests.
         leash: A file descriptor; the server also stops when the other end is closed.
         log: The log file of this process, for the server's record.
-
-    Raises:
-        ServingError: The server cannot start, or has crashed too often.
     """
     _Parent(settings, on_ready, leash, log).run()
 

@@ -18,9 +18,6 @@ def bind(host: str, port: int, purpose: str) -> socket.socket:
 
     Args:
         port: The port; 0 for any free one.
-
-    Raises:
-        ServingError: The port is in use or not permitted, or the address is not of this machine.
     """
     try:
         return _bind(host, port)
@@ -34,11 +31,7 @@ def socket_path(host: str, protocol: str) -> Path | None:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """Bind a Unix socket in a folder that only this user may enter; create the folder.
-
-    Raises:
-        ServingError: A server listens there, others may enter the folder, or the path is too long.
-    """
+    """Bind a Unix socket in a folder that only this user may enter; create the folder."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         problem = _claim(bound, path)

@@ -33,11 +33,7 @@ def split_reference(reference: str) -> tuple[str, int | None]:
 
 
 def version_of(model: ModelSettings) -> int | None:
-    """Return the version that settings name, by its number or an alias; None for the newest.
-
-    Raises:
-        NotFoundError: The model has no such alias.
-    """
+    """Return the version that settings name, by its number or an alias; None for the newest."""
     if isinstance(model.policy, Aliased):
         aliases = Aliases(model.base_path).read()
         return version_named(model.policy.alias, aliases, model.name)
@@ -59,10 +55,6 @@ def workspace_for(
     """Return the workspace to use.
 
     It is created only when serving from a folder or URI.
-
-    Raises:
-        NotFoundError: No workspace exists, and so no model of that name either.
-        SpecError: A reference has the form ``NAME=PATH``.
     """
     for each in references:
         _refuse_assignment(os.fspath(each))
@@ -83,10 +75,6 @@ def resolve(
             versions, one of those versions' folders, or the URI of such a folder in a bucket. With
             an alias (``digits@champion``), its version is served, and another one when it moves.
         version: The only version to serve; None serves the latest and follows new ones.
-
-    Raises:
-        NotFoundError: The model, version or alias does not exist. References to buckets are not
-            checked here but by the server.
     """
     text, alias = split_alias(os.fspath(reference))
     which = alias if version is None else version

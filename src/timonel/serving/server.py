@@ -65,9 +65,6 @@ def run(
         leash: A file descriptor; the server also stops when the other end is closed.
         log: The log file of this process, for the server's record.
         owner: PID of the process to signal, for the record; by default this one.
-
-    Raises:
-        ServingError: A port cannot be bound, or a model has no version that can be loaded.
     """
     raise_limit()
     limit_heap()

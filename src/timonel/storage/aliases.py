@@ -62,12 +62,7 @@ class Aliases:
         self._latest: AliasChange | None = None
 
     def read(self) -> Mapping[str, int]:
-        """Return the versions by alias.
-
-        Raises:
-            CorruptError: The latest change is damaged.
-            InputError: The folder or bucket cannot be read.
-        """
+        """Return the versions by alias."""
         latest = self.latest()
         return {} if latest is None else latest.aliases
 
@@ -93,14 +88,8 @@ class Aliases:
         """Give an alias to a version, or remove it; return the change.
 
         Args:
-            alias: The alias.
             version: The version; None removes the alias.
-            reason: Why.
             expected: Called with the present version before each attempt; may raise.
-
-        Raises:
-            SpecError: The alias is invalid.
-            InputError: The folder or bucket cannot be written.
         """
         check_alias(alias)
         for _ in range(_ATTEMPTS):
@@ -150,11 +139,7 @@ class Aliases:
 
 
 def check_alias(alias: str) -> None:
-    """Check that a name can be an alias.
-
-    Raises:
-        SpecError: It cannot.
-    """
+    """Check that a name can be an alias."""
     if not _ALIAS.fullmatch(alias) or alias == LATEST:
         reason = "it always names the newest version" if alias == LATEST else "it needs a letter"
         raise SpecError(
@@ -177,11 +162,7 @@ def split_alias(reference: str) -> tuple[str, str | None]:
 
 
 def version_named(alias: str, aliases: Mapping[str, int], model: str) -> int:
-    """Return the version of an alias.
-
-    Raises:
-        NotFoundError: The model has no such alias.
-    """
+    """Return the version of an alias."""
     if alias not in aliases:
         known = ", ".join(sorted(aliases))
         raise NotFoundError(

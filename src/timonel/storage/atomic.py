@@ -59,11 +59,7 @@ def escape_surrogates(text: str) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a new file that replaces the one at ``path``, durably, if the block succeeds.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
+    """Yield a new file that replaces the one at ``path``, durably, if the block succeeds."""
     aside = path.with_name(aside_name(path.name))
     try:
         with aside.open("wb", buffering=_BUFFER_BYTES) as file:
@@ -83,10 +79,6 @@ def create_bytes(path: Path, content: bytes) -> None:
     """Create the file at ``path`` with ``content``, durably, unless it exists.
 
     If several processes try at once, one succeeds.
-
-    Raises:
-        AlreadyExistsError: The file exists; it is unchanged.
-        InputError: The folder cannot be written.
     """
     # Unlike a rename, a link does not replace an existing file.
     _write_aside(path, content, os.link)
@@ -128,12 +120,8 @@ def parse_lines(path: Path, parse: Callable[[bytes], _T]) -> list[_T]:
     """Parse the lines of a file that `append_line` writes; a missing file has none.
 
     Args:
-        path: The file.
         parse: Parse one line. Lines for which it raises ValueError are skipped, such as those
             that a crash truncated.
-
-    Raises:
-        InputError: The file cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -155,11 +143,7 @@ def parse_content(content: bytes, parse: Callable[[bytes], _T]) -> list[_T]:
 
 
 def append_bytes(path: Path, content: bytes) -> None:
-    """Append ``content`` to the file at ``path``, durably. For a single writer.
-
-    Raises:
-        InputError: It cannot be written completely; a part may have been appended.
-    """
+    """Append ``content`` to the file at ``path``, durably. For a single writer."""
     try:
         with path.open("ab") as file:
             file.write(content)
@@ -196,9 +180,6 @@ def aside_dir(target: Path) -> Iterator[Path]:
 
     Unlike the system's temporary folder, it is on the same disk as ``target``, and `sweep` finds
     it if the process is killed.
-
-    Raises:
-        InputError: The parent folder cannot be written.
     """
     aside = target.with_name(aside_name(target.name))
     try:
@@ -217,12 +198,6 @@ def install_dir(aside: Path, target: Path, *, replace: bool) -> None:
 
     Args:
         aside: The folder, on the same file system.
-        target: Its final path.
-        replace: Replace an existing folder instead of raising an error.
-
-    Raises:
-        AlreadyExistsError: ``target`` exists and ``replace`` is false.
-        InputError: The parent folder cannot be written.
     """
     try:
         sync_tree(aside)

@@ -63,7 +63,6 @@ def blobs_from(found: Mapping[str, Mapping[str, Any]], root: str) -> tuple[Blob,
 
     Args:
         found: fsspec's information about each object, by full name.
-        root: The folder.
     """
     prefix = root.rstrip("/") + "/"
     names = {

@@ -35,13 +35,6 @@ def translated(verb: str, place: str) -> Iterator[None]:
     Args:
         verb: What was tried: ``read``, ``write``, ...
         place: The URI, for messages.
-
-    Raises:
-        NotFoundError: Nothing is there.
-        AlreadyExistsError: A conditional write found an object.
-        UnavailableError: The server does not answer, or asks to try later.
-        AccessDeniedError: The credentials, or this user, lack the right.
-        InputError: The request was refused for another reason, as for expired credentials.
     """
     try:
         yield

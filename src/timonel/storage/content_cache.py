@@ -50,7 +50,6 @@ class FolderLease:
     """A version's folder, protected from removal until released.
 
     Args:
-        path: The folder.
         lock: A file descriptor that holds a lock; None for a user's folder, which is never removed.
     """
 
@@ -93,7 +92,6 @@ class ContentCache:
         """Return the fingerprints of a URI's cached entries, as last listed.
 
         Args:
-            uri: The folder of the entries.
             endpoint: Address of its server. Listings of another one do not count.
         """
         folder = self._folder(uri)
@@ -107,11 +105,7 @@ class ContentCache:
         return {key: mark for key, mark in listed.items() if _entry(folder, key, mark).is_dir()}
 
     def save_listing(self, uri: str, endpoint: str, listed: Mapping[str, str]) -> None:
-        """Store the fingerprints of a URI's entries, for a start without the bucket.
-
-        Raises:
-            CacheError: They cannot be written.
-        """
+        """Store the fingerprints of a URI's entries, for a start without the bucket."""
         body = {"uri": uri, "endpoint": endpoint, "versions": dict(sorted(listed.items()))}
         with write_errors(self.root):
             write_document(self._folder(uri) / _LISTING, "bucket-listing", body)
@@ -124,13 +118,7 @@ class ContentCache:
         A damaged entry is removed, so that it is downloaded again.
 
         Args:
-            uri: The folder of the entries in the bucket.
-            key: The entry.
-            mark: Its fingerprint.
             sizes_only: Verify sizes only, for content that its readers verify.
-
-        Raises:
-            CacheError: It is damaged and cannot be removed.
         """
         entry = _entry(self._folder(uri), key, mark)
         lock = _lock_folder(entry, fcntl.LOCK_SH)
@@ -154,11 +142,7 @@ class ContentCache:
 
     @contextlib.contextmanager
     def partial(self, uri: str, key: str) -> Iterator[Path | None]:
-        """Yield the folder to download an entry into; None while another process uses it.
-
-        Raises:
-            CacheError: It cannot be created.
-        """
+        """Yield the folder to download an entry into; None while another process uses it."""
         folder = self._folder(uri) / f"part-{key}"
         with write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -170,11 +154,7 @@ class ContentCache:
                 os.close(lock)
 
     def adopt(self, partial: Path, uri: str, key: str, mark: str) -> None:
-        """Turn a finished download into a cached version by a rename.
-
-        Raises:
-            CacheError: It cannot be written.
-        """
+        """Turn a finished download into a cached version by a rename."""
         entry = _entry(self._folder(uri), key, mark)
         content = _content(partial, uri, key)
         with write_errors(entry):
@@ -201,9 +181,6 @@ class ContentCache:
         Args:
             needed_bytes: Bytes about to be written.
             keep: A folder that is not removed.
-
-        Raises:
-            CacheError: The disk still has no room.
         """
         with self._lock:
             sweep(self.root)
@@ -331,11 +308,7 @@ def _size(folder: Path) -> int:
 
 @contextlib.contextmanager
 def write_errors(folder: Path) -> Iterator[None]:
-    """Translate errors of writing to the cache.
-
-    Raises:
-        CacheError: The block could not write.
-    """
+    """Translate errors of writing to the cache."""
     try:
         yield
     except OSError as error:

@@ -37,7 +37,6 @@ class Objects:
     """Objects of a bucket to delete.
 
     Args:
-        folder: Their folder.
         first: Names in it that are deleted first: without them, nobody takes it for complete.
         mark: Object that remembers the deletion, as other machines have copies; None for none.
     """
@@ -52,7 +51,6 @@ class Deletion:
     """Deletes folders and files below a root. Safe to use from several processes at once.
 
     Args:
-        root: The folder of the workspace or repository.
         store: The bucket's objects, if it is in a bucket.
     """
 
@@ -60,12 +58,7 @@ class Deletion:
     store: ObjectStore | None = None
 
     def delete(self, paths: Iterable[Path], objects: Sequence[Objects] = ()) -> None:
-        """Delete paths and objects; missing ones are ignored.
-
-        Raises:
-            SpecError: A path lies outside of the root.
-            InputError: Something cannot be deleted.
-        """
+        """Delete paths and objects; missing ones are ignored."""
         self.resume()
         found = [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
         targets = [{"path": self._relative(path), **_identity(path)} for path in found]
@@ -133,11 +126,7 @@ class Deletion:
         self.store.delete(name for name in names if name != each.mark)
 
     def _relative(self, path: Path) -> str:
-        """Return a path relative to the root.
-
-        Raises:
-            SpecError: It is the root, or leads out of it.
-        """
+        """Return a path relative to the root."""
         absolute = Path(os.path.abspath(path))  # noqa: PTH100 - keeps a link at the end
         parent = absolute.parent.resolve()
         if not absolute.is_relative_to(self.root.absolute()) or not parent.is_relative_to(

@@ -40,19 +40,11 @@ class DocumentStore(abc.ABC):
 
     @abc.abstractmethod
     def read_bytes(self, name: str) -> bytes:
-        """Return a document's content.
-
-        Raises:
-            NotFoundError: No such document.
-        """
+        """Return a document's content."""
 
     @abc.abstractmethod
     def create_bytes(self, name: str, content: bytes) -> None:
-        """Create a document.
-
-        Raises:
-            AlreadyExistsError: There is one; of several processes at once, one succeeds.
-        """
+        """Create a document."""
 
     @abc.abstractmethod
     def write_bytes(self, name: str, content: bytes) -> None:
@@ -71,13 +63,7 @@ class DocumentStore(abc.ABC):
         """Return where a document is, for messages."""
 
     def read(self, name: str, kind: str) -> dict[str, Any]:
-        """Return a document of a kind; see `timonel.storage.documents.read_document`.
-
-        Raises:
-            NotFoundError: No such document.
-            CorruptError: It is not a JSON object of that kind.
-            FormatError: Another release wrote it.
-        """
+        """Return a document of a kind; see `timonel.storage.documents.read_document`."""
         try:
             text = self.read_bytes(name).decode()
         except UnicodeDecodeError as error:
@@ -88,7 +74,6 @@ class DocumentStore(abc.ABC):
         """Parse the lines of a document that `append_line` writes; a missing one has none.
 
         Args:
-            name: Name of the document.
             parse: Parses one line; those for which it raises ValueError are skipped.
         """
         try:
@@ -112,11 +97,7 @@ def _encoded(kind: str, body: Mapping[str, Any]) -> bytes:
 
 @dataclass(frozen=True)
 class FolderDocuments(DocumentStore):
-    """Documents in a folder of this machine.
-
-    Args:
-        root: The folder.
-    """
+    """Documents in a folder of this machine."""
 
     root: Path
 

@@ -106,12 +106,7 @@ def parse_document(text: str, kind: str, origin: str) -> dict[str, Any]:
 
 
 def check_format(kind: str, found: object, origin: str) -> None:
-    """Check that this release can read a format number.
-
-    Raises:
-        CorruptError: ``found`` is not a positive integer.
-        FormatError: Another release wrote it.
-    """
+    """Check that this release can read a format number."""
     known = FORMATS[kind]
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         raise CorruptError(f"{origin} has no valid format number: {found!r}")

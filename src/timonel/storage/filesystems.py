@@ -24,13 +24,7 @@ _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def open_filesystem(location: str) -> tuple[Any, str]:
-    """Return the file system of a path or URI, and the path inside it.
-
-    Raises:
-        MissingExtraError: The package of the location's scheme is not installed.
-        SpecError: The scheme is not supported.
-        InputError: The user's credentials cannot be read.
-    """
+    """Return the file system of a path or URI, and the path inside it."""
     import fsspec  # noqa: PLC0415 - costs 40 ms, and most commands need no bucket
 
     text = normalise(location)
@@ -123,9 +117,6 @@ def _google_token() -> str:
     """Return how to log in at Google: without credentials as anyone, for public buckets.
 
     Remembered, as asking for a metadata server that does not exist takes seconds.
-
-    Raises:
-        InputError: The user's key file cannot be used.
     """
     import google.auth  # noqa: PLC0415 - an extra
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415 - an extra

@@ -27,7 +27,6 @@ class GrowingFile:
 
     Args:
         store: The bucket's objects.
-        folder: Folder of the parts.
         path: The local file; it need not exist.
     """
 
@@ -64,12 +63,7 @@ class GrowingFile:
         return self.path.stat().st_size if self.path.is_file() else 0
 
     def push(self, blobs: Mapping[str, Blob]) -> None:
-        """Upload the complete lines that the listed parts lack, as another part.
-
-        Raises:
-            DivergedError: Another machine has appended.
-            InputError: The bucket cannot be written.
-        """
+        """Upload the complete lines that the listed parts lack, as another part."""
         self.check(blobs)
         end = end_of(self.parts(blobs))
         new = self.content(end)
@@ -82,11 +76,7 @@ class GrowingFile:
             raise self._diverged() from error
 
     def check(self, blobs: Mapping[str, Blob]) -> None:
-        """Check that the local file continues the last of the listed parts.
-
-        Raises:
-            DivergedError: It does not.
-        """
+        """Check that the local file continues the last of the listed parts."""
         parts = self.parts(blobs)
         if not parts:
             return
@@ -96,12 +86,7 @@ class GrowingFile:
             raise self._diverged()
 
     def pull(self, blobs: Mapping[str, Blob]) -> bool:
-        """Make the local file equal to the listed parts; return whether it did not begin like them.
-
-        Raises:
-            CorruptError: A part is missing.
-            InputError: The bucket cannot be read, or the file cannot be written.
-        """
+        """Make the local file equal to the listed parts; return whether its start differed."""
         parts = self.parts(blobs)
         known = 0
         for start, blob in parts:

@@ -76,7 +76,6 @@ class LocalCopy:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        root: The folder of the copy.
     """
 
     def __init__(self, store: ObjectStore, root: Path) -> None:
@@ -94,15 +93,7 @@ class LocalCopy:
         Repeating an interrupted upload transfers only what is missing.
 
         Args:
-            source: The folder with the content.
             target: The folder's place in the copy.
-            replace: Replace a complete folder with other content.
-
-        Raises:
-            NotFoundError: The folder is not complete.
-            AlreadyExistsError: The bucket has a complete folder with other content, and
-                ``replace`` is false.
-            InputError: The bucket cannot be written.
         """
         last = _completing(local_files(source))
         if last is None:
@@ -113,9 +104,6 @@ class LocalCopy:
         """Download a complete folder, all or nothing, unless the copy has the same one.
 
         Without a complete folder in the bucket, the copy keeps its own.
-
-        Raises:
-            InputError: The bucket cannot be read, or the copy cannot be written.
         """
         self._pull_folder(target, self.store.find(self._key(target)))
 

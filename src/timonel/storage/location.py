@@ -62,11 +62,7 @@ class Location:
 
     @property
     def path(self) -> Path:
-        """The local path.
-
-        Raises:
-            InputError: The location is remote.
-        """
+        """The local path."""
         if not self.is_local:
             raise InputError(f"expected a local path, got {self}", hint="copy it to this machine")
         return Path(self.uri)
@@ -97,11 +93,7 @@ class Location:
         return Location(posixpath.dirname(self.uri))
 
     def exists(self) -> bool:
-        """Tell whether something is there.
-
-        Raises:
-            InputError: The server refuses to tell, or does not answer.
-        """
+        """Tell whether something is there."""
         if self.is_pattern:
             return bool(self.files())
         return self.path.exists() if self.is_local else self.is_file() or self.is_dir()
@@ -120,12 +112,7 @@ class Location:
 
     @property
     def children(self) -> tuple[list[str], list[str]]:
-        """Names of the folders, and of the files, directly in a folder, sorted.
-
-        Raises:
-            OSError: A local folder cannot be read.
-            InputError: The bucket cannot be listed.
-        """
+        """Names of the folders, and of the files, directly in a folder, sorted."""
         # Not a `cached_property`, which has one lock for all locations before Python 3.12.
         if "_children" not in self.__dict__:
             self._children = self._listed()
@@ -155,33 +142,18 @@ class Location:
         return None
 
     def read(self) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            OSError: A local file cannot be read.
-            NotFoundError: There is no such object.
-            InputError: The object cannot be read.
-        """
+        """Return the content of a file."""
         return self.path.read_bytes() if self.is_local else ObjectStore(self.uri).read("")
 
     def write(self, content: bytes) -> None:
-        """Write the file, or replace it.
-
-        Raises:
-            InputError: It cannot be written.
-        """
+        """Write the file, or replace it."""
         if self.is_local:
             write_bytes(self.path, content)
         else:
             ObjectStore(self.uri).write("", content)
 
     def blob(self) -> Blob:
-        """Return size and checksums of a remote file; the size is -1 if it is not known.
-
-        Raises:
-            NotFoundError: There is no such object.
-            InputError: The server refuses to tell, or does not answer.
-        """
+        """Return size and checksums of a remote file; the size is -1 if it is not known."""
         found = self._blob
         if found is None:
             raise NotFoundError(f"no file at {self}")
@@ -189,11 +161,7 @@ class Location:
 
     @functools.cached_property
     def local(self) -> Path:
-        """Path of the file, or of a temporary copy that exists as long as this object.
-
-        Raises:
-            InputError: The file cannot be downloaded.
-        """
+        """Path of the file, or of a temporary copy that exists as long as this object."""
         if self.is_local:
             return self.path
         folder = tempfile.mkdtemp(prefix=temporary_prefix())

@@ -49,11 +49,7 @@ class ObjectStore:
         self._patience_s = patience_s
 
     def find(self, folder: str = "") -> dict[str, Blob]:
-        """Return the objects below a folder by name; empty if there are none.
-
-        Raises:
-            InputError: They cannot be listed.
-        """
+        """Return the objects below a folder by name; empty if there are none."""
 
         def blobs() -> dict[str, Blob]:
             fs, place = self._open(folder)
@@ -66,19 +62,11 @@ class ObjectStore:
         return self._attempt("list", folder, blobs)
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in a folder, sorted.
-
-        Raises:
-            InputError: They cannot be listed.
-        """
+        """Return the names of the folders directly in a folder, sorted."""
         return self.children(folder)[0]
 
     def children(self, folder: str = "") -> tuple[list[str], list[str]]:
-        """Return the names of folders, and of objects, directly in a folder, sorted.
-
-        Raises:
-            InputError: They cannot be listed.
-        """
+        """Return the names of folders, and of objects, directly in a folder, sorted."""
 
         def found() -> tuple[list[str], list[str]]:
             fs, place = self._open(folder)
@@ -96,12 +84,7 @@ class ObjectStore:
         return self._attempt("list", folder, found)
 
     def stat(self, name: str = "") -> Blob | None:
-        """Return an object as listed; None for a folder.
-
-        Raises:
-            NotFoundError: There is no such object.
-            InputError: The server refuses to tell.
-        """
+        """Return an object as listed; None for a folder."""
 
         def found() -> Blob | None:
             fs, place = self._open(name)
@@ -111,11 +94,7 @@ class ObjectStore:
         return self._attempt("read", name, found)
 
     def glob(self, pattern: str) -> list[str]:
-        """Return the names of the objects that match a pattern, sorted.
-
-        Raises:
-            InputError: They cannot be listed.
-        """
+        """Return the names of the objects that match a pattern, sorted."""
 
         def found() -> list[str]:
             fs, place = self._open("")
@@ -130,12 +109,7 @@ class ObjectStore:
         return self._attempt("list", pattern, found)
 
     def read(self, name: str) -> bytes:
-        """Return an object's content.
-
-        Raises:
-            NotFoundError: There is no such object.
-            InputError: It cannot be read.
-        """
+        """Return an object's content."""
 
         def content() -> bytes:
             fs, place = self._open(name)
@@ -146,11 +120,7 @@ class ObjectStore:
         return self._attempt("read", name, content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write an object, or replace it.
-
-        Raises:
-            InputError: It cannot be written.
-        """
+        """Write an object, or replace it."""
 
         def put() -> None:
             fs, place = self._open(name)
@@ -166,10 +136,6 @@ class ObjectStore:
 
         Of several writers, one succeeds. An existing object with the same content counts as
         success: a repeated request cannot tell its own earlier write from another's.
-
-        Raises:
-            AlreadyExistsError: The object exists with other content.
-            InputError: It cannot be written.
         """
 
         def put() -> None:
@@ -186,11 +152,7 @@ class ObjectStore:
                 raise
 
     def upload(self, files: Mapping[str, Path]) -> None:
-        """Copy local files to objects, several at a time.
-
-        Raises:
-            InputError: One cannot be written.
-        """
+        """Copy local files to objects, several at a time."""
         self._parallel(self._upload, files.items())
 
     def download(self, files: Mapping[str, Path], blobs: Mapping[str, Blob]) -> None:
@@ -199,28 +161,16 @@ class ObjectStore:
         Args:
             files: Paths by name.
             blobs: The objects as listed, by name.
-
-        Raises:
-            CorruptError: One does not match its size or checksum in the bucket.
-            InputError: One cannot be read or written.
         """
         self._parallel(lambda name: self._download(name, files[name], blobs[name]), files)
 
     def is_same(self, name: str, path: Path, blob: Blob) -> bool:
-        """Return whether a file has an object's content; reads it if no checksum can tell.
-
-        Raises:
-            InputError: The object cannot be read.
-        """
+        """Return whether a file has an object's content; reads it if no checksum can tell."""
         found = is_copy(path, blob)
         return self.read(name) == path.read_bytes() if found is None else found
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects, in order; missing ones are ignored.
-
-        Raises:
-            InputError: One cannot be deleted.
-        """
+        """Delete objects, in order; missing ones are ignored."""
         for name in names:
             self._attempt("delete", name, lambda name=name: self._delete(name))  # type: ignore[misc]
 

@@ -17,13 +17,7 @@ def check_own(path: Path, hint: str, found: os.stat_result | None = None) -> Non
     As in git, root also accepts those of the user who called sudo.
 
     Args:
-        path: The path.
-        hint: What the user can do about it.
         found: Its status, if it is open; a path may be replaced meanwhile.
-
-    Raises:
-        InputError: It is refused.
-        OSError: It does not exist, or cannot be looked at.
     """
     found = found or path.stat()
     if not hasattr(os, "geteuid"):

@@ -32,16 +32,9 @@ def push(
     transferred. Extra files are removed.
 
     Args:
-        store: The store.
         target: The folder's name there.
         folder: The local folder; temporary files of writers are left out.
         last: The file, relative to the folder, that marks the folder as complete.
-        replace: Replace a complete folder with other content instead of raising an error.
-
-    Raises:
-        NotFoundError: The local folder has no file ``last``.
-        AlreadyExistsError: A complete folder with other content exists and ``replace`` is false.
-        InputError: The destination cannot be written, or an uploaded file has another size.
     """
     files = {posixpath.join(target, name): folder / name for name in local_files(folder)}
     final = posixpath.join(target, last)
@@ -66,13 +59,7 @@ def push(
 
 
 def fetch(uri: str | os.PathLike[str], target: Path) -> None:
-    """Copy the file or folder at ``uri`` to the new path ``target``.
-
-    Raises:
-        NotFoundError: Nothing is at ``uri``.
-        CorruptError: A file does not match its checksum in the bucket.
-        InputError: The source cannot be read, or the target cannot be written.
-    """
+    """Copy the file or folder at ``uri`` to the new path ``target``."""
     store = ObjectStore(normalise(uri))
     if blobs := store.find():
         store.download({name: target / name for name in blobs}, blobs)

@@ -47,7 +47,6 @@ class RunTransfer:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        root: The folder of the local copy.
     """
 
     def __init__(self, store: ObjectStore, root: Path) -> None:
@@ -59,11 +58,6 @@ class RunTransfer:
 
         If both this and another machine continued a run, the bucket's events count, and the local
         ones are kept beside them.
-
-        Raises:
-            AlreadyExistsError: Another machine wrote another file of a name.
-            CorruptError: The bucket lacks events of the run.
-            InputError: The bucket cannot be read.
         """
         listed = self._store.find(f"runs/{run_id}" if run_id else "runs")
         runs = _by_run(listed)
@@ -91,34 +85,18 @@ class RunTransfer:
                 self._push_left(name, is_asked_for=run_id is not None)
 
     def create(self, run_id: str, record: bytes) -> None:
-        """Reserve a run's ID by writing its record to the bucket.
-
-        Raises:
-            AlreadyExistsError: A run of that ID exists.
-        """
+        """Reserve a run's ID by writing its record to the bucket."""
         self._store.create(f"runs/{run_id}/{RECORD}", record)
 
     def check_continues(self, run_id: str) -> None:
-        """Check that the local events continue the bucket's.
-
-        Raises:
-            DivergedError: Another machine continued the run.
-            InputError: The bucket cannot be read.
-        """
+        """Check that the local events continue the bucket's."""
         try:
             self._events(run_id).check(self._store.find(f"runs/{run_id}"))
         except DivergedError as error:
             raise self._continued(run_id) from error
 
     def push(self, run_id: str) -> None:
-        """Upload a run's new files and events; events that end the run come last.
-
-        Raises:
-            NotFoundError: The local copy has no such run.
-            DivergedError: Another machine continued the run.
-            AlreadyExistsError: Another machine wrote another file of a name.
-            InputError: The bucket cannot be written.
-        """
+        """Upload a run's new files and events; events that end the run come last."""
         folder, record = self._folder(run_id), f"runs/{run_id}/{RECORD}"
         if not (folder / RECORD).is_file():
             raise NotFoundError(f"no run {run_id} in {self._root}")

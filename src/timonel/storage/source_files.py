@@ -14,11 +14,7 @@ _LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 
 
 def source_files(folder: Path) -> list[str]:
-    """Return the names of a program's files, relative to its folder, sorted.
-
-    Raises:
-        InputError: The folder is git's, and git does not tell which files it ignores.
-    """
+    """Return the names of a program's files, relative to its folder, sorted."""
     return sorted(set(_names(folder)))
 
 

@@ -40,8 +40,6 @@ class WebRules:
     """Addresses from which files may be downloaded.
 
     Args:
-        http: Unencrypted ones.
-        private: Loopback and private ones.
         trusted: A server that the user named: host and port; the others do not apply to it.
     """
 
@@ -51,13 +49,7 @@ class WebRules:
 
 
 def download(url: str, rules: WebRules) -> bytes:
-    """Return the content of a file on a web server.
-
-    Raises:
-        NotFoundError: Nothing is there.
-        RefusedError: The rules forbid the address, the server refuses, or the file is too large.
-        InputError: The server does not answer.
-    """
+    """Return the content of a file on a web server."""
     _check(url)
     server = server_of(url)
     with _lock:

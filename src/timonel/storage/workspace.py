@@ -200,10 +200,6 @@ def plan_workspace(location: str | os.PathLike[str] | None = None) -> Workspace:
     """Find the workspace like `find_workspace`, or return the one that it would create.
 
     Creates nothing. For a preview of what a first run would do.
-
-    Raises:
-        FormatError: The workspace was written by a newer release.
-        InputError: The workspace cannot be read.
     """
     try:
         return find_workspace(location, create=False)
@@ -225,11 +221,7 @@ def plan_workspace(location: str | os.PathLike[str] | None = None) -> Workspace:
 
 
 def is_on_claim(path: Path) -> bool:
-    """Return whether pods of the user's cluster see a path, by the setting of their claim.
-
-    Raises:
-        SpecError: The setting has no name or no path, or the path is ``/``.
-    """
+    """Return whether pods of the user's cluster see a path, by the setting of their claim."""
     claim = os.environ.get(CLAIM_VARIABLE)
     if not claim:
         return False

@@ -31,11 +31,7 @@ Event = dict[str, Any]
 
 
 def append_event(path: Path, event: Mapping[str, Any], *, durable: bool = False) -> None:
-    """Append an event to the file at ``path``.
-
-    Raises:
-        InputError: The file cannot be written, for example because the disk is full.
-    """
+    """Append an event to the file at ``path``."""
     append_line(path, encode_event(event), durable=durable)
 
 
@@ -44,7 +40,6 @@ def is_over(events: Iterable[Event], before: bool = False) -> bool:
 
     Args:
         events: Events in order.
-        before: Whether it was finished before them.
     """
     for event in events:
         if event["type"] in {FINISH, RESUME}:
@@ -63,11 +58,7 @@ def encode_json(value: object, option: int = 0) -> bytes:
     Lone surrogates, as in a file name that is not UTF-8, are replaced by escapes in their text.
 
     Args:
-        value: The value.
         option: orjson's options.
-
-    Raises:
-        TypeError: A key is not a string.
     """
     option |= orjson.OPT_SERIALIZE_NUMPY
     try:

@@ -50,11 +50,7 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> Condition:
-        """Parse a condition such as ``params.lr < 0.01``.
-
-        Raises:
-            SpecError: The text is not a condition.
-        """
+        """Parse a condition such as ``params.lr < 0.01``."""
         found = _CONDITION.fullmatch(text)
         if found is None:
             raise SpecError(
@@ -84,19 +80,11 @@ class Query:
 
     @classmethod
     def parse(cls, where: Iterable[str], sort: str | None) -> Query:
-        """Parse conditions such as ``loss < 1``, and take a value such as ``-accuracy``.
-
-        Raises:
-            SpecError: A text is not a condition.
-        """
+        """Parse conditions such as ``loss < 1``, and take a value such as ``-accuracy``."""
         return cls(tuple(map(Condition.parse, where)), sort)
 
     def select(self, runs: Iterable[RunRecord]) -> list[RunRecord]:
-        """Return the runs that meet all conditions, sorted.
-
-        Raises:
-            SpecError: No run has the value to sort by.
-        """
+        """Return the runs that meet all conditions, sorted."""
         found = [run for run in runs if all(each.holds(run) for each in self.conditions)]
         return found if self.sort is None else sort_runs(found, self.sort)
 
@@ -114,9 +102,6 @@ def sort_runs(runs: Sequence[RunRecord], key: str) -> list[RunRecord]:
     """Sort runs by a value, smallest first, or largest first with ``-``.
 
     Runs without the value come last; equal ones keep their order.
-
-    Raises:
-        SpecError: No run has the value.
     """
     name = key.removeprefix("-")
     values = [(run, value_of(run, name)) for run in runs]

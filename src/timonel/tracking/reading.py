@@ -59,9 +59,6 @@ def list_headers(workspace: Workspace, kind: str | None = None) -> list[RunHeade
     """Read what was known at the start of all runs, or of those of one kind, newest first.
 
     Unreadable records are logged and skipped.
-
-    Raises:
-        InputError: The bucket of the workspace cannot be read.
     """
     if workspace.local_copy is not None:
         workspace.local_copy.runs.pull()
@@ -82,13 +79,7 @@ def _headers(workspace: Workspace, kind: str | None) -> list[RunHeader]:
 
 
 def read_header(folder: Path) -> RunHeader:
-    """Read a run's ``run.json``.
-
-    Raises:
-        NotFoundError: The file does not exist.
-        CorruptError: It is not a run record.
-        FormatError: This release cannot read its format.
-    """
+    """Read a run's ``run.json``."""
     path = folder / RECORD_NAME
     value = read_document(path, "run")
     try:
@@ -103,10 +94,6 @@ def require_readable(workspace: Workspace, ref: str) -> None:
     Does nothing if no single run matches.
 
     A listing skips unreadable records. A request for such a run must fail with the reason.
-
-    Raises:
-        CorruptError: It is not a run record.
-        FormatError: This release cannot read its format.
     """
     if not ref or "/" in ref or not workspace.runs.is_dir():
         return

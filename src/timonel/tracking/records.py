@@ -198,7 +198,6 @@ def fold(header: RunHeader, folder: Path, events: Sequence[Event], skipped: int 
         header: The content of ``run.json``.
         folder: The run's folder.
         events: All its events, in order.
-        skipped: The number of unusable lines.
     """
     params = dict(header.params)
     for event in events:

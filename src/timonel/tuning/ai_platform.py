@@ -74,11 +74,7 @@ class TuningConfig:
 
 
 def read_config(path: Path) -> TuningConfig:
-    """Read a configuration file; see `parse_config`.
-
-    Raises:
-        SpecError: The file cannot be read, or its content is invalid.
-    """
+    """Read a configuration file; see `parse_config`."""
     try:
         return parse_config(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -86,11 +82,7 @@ def read_config(path: Path) -> TuningConfig:
 
 
 def parse_config(text: str) -> TuningConfig:
-    """Parse a job's YAML (or JSON), or the ``hyperparameters`` of one.
-
-    Raises:
-        SpecError: The text is no YAML, or has unknown keys or wrong values.
-    """
+    """Parse a job's YAML (or JSON), or the ``hyperparameters`` of one."""
     document = _load(text)
     try:
         job = JobConfig.model_validate(document)

@@ -41,7 +41,6 @@ class BayesianSampler(PointSampler):
     Failed and infeasible trials count as the worst value seen, pruned ones with their last report.
 
     Args:
-        space: The search space.
         seed: Seed of all random choices; None draws one.
     """
 

@@ -48,11 +48,7 @@ class Constraint:
     """A compiled constraint. Immutable.
 
     Args:
-        text: The expression.
         kinds: The kind of each parameter's values.
-
-    Raises:
-        SpecError: The expression is not a valid constraint, or contains an unknown name.
     """
 
     def __init__(self, text: str, kinds: Mapping[str, Kind]) -> None:

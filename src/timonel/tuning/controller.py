@@ -84,12 +84,8 @@ class StudyController:
     """Runs a study until its end. For one thread, under the study's lock.
 
     Args:
-        study: The study.
-        engine: The engine of the jobs.
-        sampler: Proposes values.
         submit: Starts a trial's job.
         rule: Stops trials early; None to let all of them end.
-        notify: Callback for events of trials.
     """
 
     study: Study
@@ -109,14 +105,7 @@ class StudyController:
     _optuna: optuna.Study = field(init=False)
 
     def run(self) -> str:
-        """Run trials until a limit is reached; return the limit in words.
-
-        Raises:
-            Interrupted: The study was asked to stop; `run` can continue it later.
-            LostLeaseError: A controller of another machine continues the study.
-            SpecError: The trials do not record the metric.
-            UserCodeError: The first trials failed; the message is that of the last one.
-        """
+        """Run trials until a limit is reached; return the limit in words."""
         self._space = self.study.settings.search_space
         self._optuna = self.study.load(self.sampler)
         self._results = Results(self.study.settings, self._optuna, self._publish)
@@ -235,11 +224,7 @@ class StudyController:
         return False
 
     def _restore(self, run_id: str, *, is_given_up: bool) -> JobStatus:
-        """Return the status of a job of another machine; continue it here if it has not ended.
-
-        Raises:
-            JobError: It still runs there.
-        """
+        """Return the status of a job of another machine; continue it here if it has not ended."""
         workspace = self.study.workspace
         status = status_of(read_run(workspace, run_id))
         if status.state.is_final and (is_given_up or not _can_continue(status)):

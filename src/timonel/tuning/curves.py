@@ -24,7 +24,6 @@ class LearningCurves:
 
     Args:
         events: The run's file of events; it need not exist yet.
-        metrics: Names of the metrics to collect.
         scalars: Reader of the run's scalars.
     """
 
@@ -46,11 +45,7 @@ class LearningCurves:
         self.curves = dict(self._recorded)
 
     def read(self, *, is_final: bool = False) -> None:
-        """Read the new values.
-
-        Args:
-            is_final: Whether the run has ended.
-        """
+        """Read the new values."""
         while events := self._reader.read():
             self._add(events)
         if not all(self._recorded.values()):

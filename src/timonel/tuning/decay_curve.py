@@ -30,7 +30,6 @@ def chance_to_beat(target: float, curve: Floats, completed: Sequence[Floats], en
     """Estimate the probability that a curve's final value exceeds ``target``.
 
     Args:
-        target: The value to beat.
         curve: Steps and values [S, 2] of the running trial, by increasing step.
         completed: Steps and values of each trial that reached its last step, at least three. The
             latest 60 are used, which bounds the time.

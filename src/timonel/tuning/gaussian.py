@@ -24,7 +24,6 @@ class Regression:
 
     Args:
         features: Features in [0, 1].
-        losses: Normalised losses.
         theta: Hyperparameters of an earlier fit, None for those of the prior.
     """
 

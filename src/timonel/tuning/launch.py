@@ -224,11 +224,7 @@ def _trial(request: TrainingRequest, values: Mapping[str, Value]) -> TrainingReq
 
 
 def _is_moved(settings: StudySettings, engine: Engine) -> bool:
-    """Return whether a study continues in another folder than it was started in.
-
-    Raises:
-        SpecError: It cannot.
-    """
+    """Return whether a study continues in another folder than it was started in."""
     folder = Path(settings.working_dir)
     if folder == Path.cwd():
         return False

@@ -76,11 +76,7 @@ class ControllerLease:
 
     @contextlib.contextmanager
     def held(self, wait: Callable[[float], object] = time.sleep) -> Iterator[None]:
-        """Hold the lease during the block. The caller holds the study's lock.
-
-        Raises:
-            SpecError: A controller of another machine runs the study.
-        """
+        """Hold the lease during the block. The caller holds the study's lock."""
         self._acquire(wait)
         ended = threading.Event()
         thread = threading.Thread(target=self._renew_until, args=(ended,), daemon=True)
@@ -97,12 +93,7 @@ class ControllerLease:
                     _logger.warning("%s", error)
 
     def check(self) -> None:
-        """Check that no other controller has the study.
-
-        Raises:
-            LostLeaseError: One has.
-            InputError: The bucket cannot be read.
-        """
+        """Check that no other controller has the study."""
         try:
             found = self._read(self._number + 1)
         except NotFoundError:

@@ -21,9 +21,6 @@ class StudyLimits:
         max_seconds: Seconds since the study started.
         trials_without_progress: Trials that end in a row without a new best value.
         max_failed: Trials that fail.
-
-    Raises:
-        SpecError: A limit is not positive.
     """
 
     trials: int | None = None
@@ -45,7 +42,6 @@ class StudyLimits:
         """Return the first limit that is reached, in words, or None.
 
         Args:
-            trials: Trials whose job was started.
             objective: The first objective of the study.
             elapsed_s: Seconds since the study started.
         """

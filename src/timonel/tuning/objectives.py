@@ -39,7 +39,6 @@ class Threshold:
     """A bound of a metric; trials beyond it are infeasible.
 
     Args:
-        metric: Name of the metric.
         bound: The bound, inclusive.
         is_upper: Whether it is the maximum; otherwise the minimum.
     """
@@ -50,11 +49,7 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Threshold:
-        """Parse a threshold such as ``latency_ms <= 20``.
-
-        Raises:
-            SpecError: The text is not a threshold.
-        """
+        """Parse a threshold such as ``latency_ms <= 20``."""
         found = re.fullmatch(r"\s*(\S.*?)\s*(<=|>=)\s*(\S+)\s*", text)
         try:
             bound = float(found[3]) if found else math.nan
@@ -83,11 +78,7 @@ def is_infeasible(trial: FrozenTrial) -> bool:
 def parse_objectives(
     metric: str | Sequence[str], goal: Goal | Sequence[Goal] | None
 ) -> tuple[Objective, ...]:
-    """Return the objectives of metrics: with goals for all or each, else by their names.
-
-    Raises:
-        SpecError: A name or goal is invalid, or the name of a metric shows no goal.
-    """
+    """Return the objectives of metrics: with goals for all or each, else by their names."""
     metrics = [metric] if isinstance(metric, str) else list(metric)
     if not metrics or len(set(metrics)) < len(metrics):
         raise SpecError("--metric must name each metric once")

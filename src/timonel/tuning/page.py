@@ -31,12 +31,7 @@ tr.best td { font-weight: 600 }
 
 
 def write_plot(path: Path, plots: Plots, facts: Mapping[str, str]) -> None:
-    """Write figures to a PNG file, or to an HTML page with facts and trials.
-
-    Raises:
-        SpecError: The name ends in neither ``.png`` nor ``.html``.
-        InputError: The file cannot be written.
-    """
+    """Write figures to a PNG file, or to an HTML page with facts and trials."""
     ending = path.suffix.lower()
     if ending not in _ENDINGS:
         raise SpecError(

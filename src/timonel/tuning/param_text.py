@@ -65,9 +65,6 @@ def parse_space(texts: Sequence[str], constraints: Sequence[str] = ()) -> Search
     Args:
         texts: Parameters, such as ``lr=log(1e-4,1e-1)`` or ``epochs=3``.
         constraints: Expressions, such as ``layers * units <= 1024``.
-
-    Raises:
-        SpecError: A text is wrong, or the space is.
     """
     found = [_parse(text) for text in texts]
     # Conditions have the type of their parent, which may come later.

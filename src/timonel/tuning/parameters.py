@@ -54,9 +54,6 @@ class Parameter:
         scale: Scale on which distances are measured. A categorical parameter has none.
         parent: Parameter or fixed value on which this one depends.
         parent_values: This parameter is active only if the parent has one of these values.
-
-    Raises:
-        SpecError: The parameter is invalid.
     """
 
     name: str
@@ -129,9 +126,6 @@ class Parameter:
         """Return the position of a value in [0, 1] on the parameter's scale.
 
         A categorical value's position is index / (number of choices - 1).
-
-        Raises:
-            SpecError: The parameter cannot have this value.
         """
         if not self.contains(value):
             raise self._error(f"the value {value!r} is outside of the space")
@@ -156,11 +150,7 @@ class Parameter:
         return candidates[_nearest([self._position(number) for number in candidates], position)]
 
     def to_optuna(self, value: Value) -> Any:
-        """Return Optuna's value for a value of the parameter.
-
-        Raises:
-            SpecError: The parameter cannot have this value.
-        """
+        """Return Optuna's value for a value of the parameter."""
         if not self.contains(value):
             raise self._error(f"the value {value!r} is outside of the space")
         if self.kind == "categorical" or (self.kind == "discrete" and self._step):
@@ -321,11 +311,7 @@ class Parameter:
 
 
 def check_name(name: str) -> None:
-    """Check that a parameter's name can be a flag.
-
-    Raises:
-        SpecError: It cannot.
-    """
+    """Check that a parameter's name can be a flag."""
     if not _NAME.fullmatch(name):
         raise SpecError(
             f"the parameter name {name!r} cannot be a flag",

@@ -42,10 +42,7 @@ class Figure:
     """A figure of a study.
 
     Args:
-        title: Its title.
         caption: One sentence that explains it.
-        draw: Draws it into a figure or a part of one.
-        wide: Whether it needs the width of a page.
     """
 
     title: str
@@ -60,10 +57,7 @@ class Plots:
 
     Args:
         study: Optuna's view of the study.
-        objectives: Its objectives.
-        space: Its search space.
         trials: Its trials, best first.
-        best: Numbers of the best trials.
     """
 
     study: optuna.Study

@@ -47,14 +47,8 @@ class Results:
         """Record the result of a trial whose job has ended.
 
         Args:
-            trial: The trial.
             curves: All values that its run recorded.
-            status: How its job ended.
-            run: Its run.
             stopped_by: Why a rule stopped the job; empty if none did.
-
-        Raises:
-            SpecError: The first trials do not record a metric that the study needs.
         """
         last = curves.last()
         metrics = [objective.metric for objective in self.settings.objectives]

@@ -47,16 +47,10 @@ def make_sampler(
     """Return a new sampler of an algorithm, for one study.
 
     Args:
-        algorithm: Name of the algorithm.
-        space: The search space of the study.
         seed: Seed of all random choices; None draws one.
         objectives: Number of objectives. With several, `bayesian`, `gp`, `cma-es` and
             `google-vizier` use TPE.
         earlier_trials: Trials that the study has; the sampler repeats none of their random choices.
-
-    Raises:
-        SpecError: The algorithm is unknown, or does not suit the space.
-        MissingExtraError: The algorithm needs a package that is not installed.
     """
     if objectives > 1 and algorithm in _SINGLE_OBJECTIVE:
         algorithm = "tpe"

@@ -13,9 +13,7 @@ def threads_per_process(cores: float, parallel: int, processes: int) -> int:
     """Return the compute threads of each process of a trial.
 
     Args:
-        cores: Usable cores of the machine.
         parallel: Number of trials that run at the same time.
-        processes: Number of processes of each trial.
     """
     return max(1, int(cores / (parallel * processes)))
 
@@ -24,7 +22,6 @@ def visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> tuple[st
     """Return the GPUs that CUDA may use, as ``CUDA_VISIBLE_DEVICES`` names them.
 
     Args:
-        environ: The environment.
         driver: Folder in which NVIDIA's driver lists the GPUs.
     """
     if GPUS in environ:
@@ -39,9 +36,7 @@ def gpus_of_slot(gpus: Sequence[str], slot: int, parallel: int) -> tuple[str, ..
     All slots get the same number of GPUs; with fewer GPUs than slots, slots share them.
 
     Args:
-        gpus: Names of the GPUs.
         slot: Number of the slot, from 0.
-        parallel: Number of slots.
     """
     if not gpus:
         return ()

@@ -30,9 +30,6 @@ class SearchSpace:
         parameters: Parameters, parents before children.
         fixed: Values that all trials share.
         constraints: Expressions that the values of a trial must satisfy.
-
-    Raises:
-        SpecError: The space is empty or inconsistent.
     """
 
     parameters: tuple[Parameter, ...]
@@ -101,11 +98,7 @@ class SearchSpace:
         return {**chosen, **self.fixed}
 
     def params_of(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """Return Optuna's parameters for values, for `Study.enqueue_trial`; omit inactive ones.
-
-        Raises:
-            SpecError: A value is outside of the space.
-        """
+        """Return Optuna's parameters for values, for `Study.enqueue_trial`; omit inactive ones."""
         values = {**values, **self.fixed}
         return {
             parameter.optuna_name: parameter.to_optuna(values[parameter.name])
@@ -143,11 +136,7 @@ class SearchSpace:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> SearchSpace:
-        """Return the space of a JSON document; the inverse of `to_json`.
-
-        Raises:
-            FormatError: The document is not a search space.
-        """
+        """Return the space of a JSON document; the inverse of `to_json`."""
         try:
             parameters = tuple(Parameter(**item) for item in document["parameters"])
             return cls(parameters, document["fixed"], tuple(document["constraints"]))

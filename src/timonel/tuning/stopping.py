@@ -49,7 +49,6 @@ class StoppingRule(Protocol):
         Args:
             curve: The trial's measurements so far.
             completed: Curves of the trials that ended, those that were stopped early included.
-            others_running: Curves of the other running trials.
         """
 
 
@@ -57,13 +56,8 @@ def make_rule(name: str, goal: Goal, *, max_steps: int | None = None) -> Stoppin
     """Build a stopping rule by name; ``none`` is None.
 
     Args:
-        name: The rule.
-        goal: The direction of the objective.
         max_steps: Last step of a trial, in the unit of its curve. By default the last step of the
             longest completed curve.
-
-    Raises:
-        SpecError: The rule does not exist, or ``max_steps`` is not positive.
     """
     if max_steps is not None and max_steps < 1:
         raise SpecError(f"the maximum number of steps must be positive, got {max_steps}")

@@ -40,11 +40,6 @@ def open_storage(url: str | None, folder: Path) -> BaseStorage:
         url: Address of a database, such as ``postgresql://user@host/database``; None for the
             journal.
         folder: The study's folder, which holds the journal.
-
-    Raises:
-        SpecError: The URL is invalid, contains a password, or names another kind of database.
-        MissingExtraError: The database's driver is not installed.
-        DataError: The database cannot be reached.
     """
     if url is None:
         return JournalStorage(_Journal(str(folder / JOURNAL)))
@@ -116,14 +111,7 @@ class _Journal(JournalFileBackend):
 
 @contextlib.contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """Translate Optuna's storage errors to `DataError`.
-
-    Args:
-        name: Name of the study.
-
-    Raises:
-        DataError: The storage cannot be reached, read or written.
-    """
+    """Translate Optuna's storage errors to `DataError`."""
     try:
         yield
     except StorageInternalError as error:

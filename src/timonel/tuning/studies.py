@@ -31,15 +31,9 @@ def create_study(
     """Create a study.
 
     Args:
-        workspace: The workspace.
         settings: The study's settings.
         priors: Trials of earlier studies that its algorithm learns from.
         points: Optuna's parameters of its first trials.
-
-    Raises:
-        DataError: The storage cannot be used.
-        SpecError: The name is not a valid folder name.
-        AlreadyExistsError: A study of this name exists.
     """
     if not _NAME.match(settings.name):
         raise SpecError(

@@ -47,12 +47,7 @@ class StudyTransfer:
         self.lease = ControllerLease(store, folder, self._pull_stop)
 
     def create(self) -> None:
-        """Upload a new study: its journal, if it has one, then its settings.
-
-        Raises:
-            AlreadyExistsError: The bucket has a study of this name.
-            InputError: The bucket cannot be written.
-        """
+        """Upload a new study: its journal, if it has one, then its settings."""
         if self._journal.path.exists():
             self._journal.push({})
         content = (self._folder / SETTINGS).read_bytes()
@@ -64,12 +59,7 @@ class StudyTransfer:
         self._store.write(f"{self._objects}/{SETTINGS}", content)
 
     def push_journal(self) -> None:
-        """Upload what the journal has gained; for the controller.
-
-        Raises:
-            LostLeaseError: A controller of another machine has written it.
-            InputError: The bucket cannot be written.
-        """
+        """Upload what the journal has gained; for the controller."""
         try:
             self._journal.push(self._store.find(self._journal_place))
         except DivergedError:
@@ -105,12 +95,7 @@ class StudyTransfer:
 
 
 def pull_settings(store: ObjectStore, studies: Path, name: str) -> None:
-    """Bring the settings of a study up to date in the local copy.
-
-    Raises:
-        NotFoundError: The bucket has no such study.
-        InputError: The bucket cannot be read.
-    """
+    """Bring the settings of a study up to date in the local copy."""
     content = store.read(f"studies/{name}/{SETTINGS}")
     path = studies / name / SETTINGS
     if not path.is_file() or path.read_bytes() != content:

@@ -34,11 +34,7 @@ class VizierSampler(BayesianSampler):
     Failed trials count as the worst value seen, pruned ones with their last report.
 
     Args:
-        space: The search space.
         seed: Seed of all random choices; None draws one.
-
-    Raises:
-        MissingExtraError: Vizier or JAX is not installed.
     """
 
     def __init__(self, space: SearchSpace, *, seed: int | None = None) -> None:

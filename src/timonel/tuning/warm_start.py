@@ -43,15 +43,7 @@ def read_warm_start(
     """Read prior results from studies, and first points from runs.
 
     Args:
-        workspace: The workspace.
         sources: Names of studies, and IDs of runs.
-        space: The search space of the new study.
-        objectives: Its objectives.
-        algorithm: Its algorithm.
-
-    Raises:
-        NotFoundError: A source is neither a study nor a run.
-        SpecError: Nothing of a source fits the new study.
     """
     priors: list[FrozenTrial] = []
     points: list[Mapping[str, Any]] = []

@@ -86,11 +86,7 @@ def parsed(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_splits(text: str) -> tuple[float, ...]:
-    """Parse comma-separated fractions.
-
-    Raises:
-        SpecError: The fractions are not numbers.
-    """
+    """Parse comma-separated fractions."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -100,11 +96,7 @@ def parse_splits(text: str) -> tuple[float, ...]:
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Parse height and width; one number is both.
-
-    Raises:
-        SpecError: They are not whole numbers.
-    """
+    """Parse height and width; one number is both."""
     parts = text.split(",")
     try:
         height, width = (int(part) for part in (parts * 2 if len(parts) == 1 else parts))
@@ -121,11 +113,7 @@ def parse_names(text: str) -> list[str]:
 
 
 def parse_columns(words: list[str]) -> dict[str, str]:
-    """Parse column types of the form ``NAME=TYPE,...``.
-
-    Raises:
-        SpecError: A word has no name or no type.
-    """
+    """Parse column types of the form ``NAME=TYPE,...``."""
     types: dict[str, str] = {}
     for word in words:
         pending = ""

@@ -262,11 +262,7 @@ def _live(screen: Console, view: TrainingView) -> Iterator[None]:
 
 
 def parse_params(words: list[str] | None) -> dict[str, Any]:
-    """Parse ``NAME=VALUE`` words, and names of switches, into a dict.
-
-    Raises:
-        SpecError: A word has no name, or a name is repeated.
-    """
+    """Parse ``NAME=VALUE`` words, and names of switches, into a dict."""
     found: dict[str, Any] = {}
     for word in words or []:
         name, equals, value = word.partition("=")

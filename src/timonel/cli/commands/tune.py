@@ -160,11 +160,7 @@ def resumed(study: Study, trials: int | None, remarks: Console) -> Study:
 
 
 def print_result(study: Study, remarks: Console, *, json: bool) -> None:
-    """Print a study that has ended: its best trials, or all as JSON.
-
-    Raises:
-        JobError: No trial has succeeded.
-    """
+    """Print a study that has ended: its best trials, or all as JSON."""
     from timonel.cli.render import studies as render
     from timonel.cli.render.output import console, print_json
 

@@ -52,11 +52,7 @@ class ProbeError(Exception):
 
 
 def load_facts(command: list[str], timeout_s: float) -> dict[str, Any]:
-    """Run the probe and return its output.
-
-    Raises:
-        ProbeError: The probe failed or took too long.
-    """
+    """Run the probe and return its output."""
     # Same environment as a zygote's, so that the thread count is the same.
     environment = {**os.environ, **zygote_environment(os.environ), "TF_CPP_MIN_LOG_LEVEL": "2"}
     try:

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 def job_page(job: JobStatus, training: Sequence[Text] = ()) -> RenderableType:
-    """Render one job and its tasks.
-
-    Args:
-        job: The job.
-        training: Lines on the current state of the training.
-    """
+    """Render one job and its tasks."""
     facts = JOB.facts(job) | {f"{size.role} tasks": sizes(size) for size in job.sizes}
     rows = [
         (

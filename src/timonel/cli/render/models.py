@@ -44,7 +44,6 @@ def version_page(version: ModelVersion, uri: str | None = None) -> RenderableTyp
     """Render one version: its facts, signatures and check result.
 
     Args:
-        version: The version.
         uri: Its location; by default its folder on this machine.
     """
     facts = VERSION.facts(version) | {"path": uri or version.uri}

@@ -25,10 +25,6 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
 
     Elsewhere it neither truncates nor wraps lines. Brackets and colons are no markup: texts hold
     names from elsewhere.
-
-    Args:
-        stderr: Write to standard error.
-        quiet: Write nothing.
     """
     from rich.console import Console, ConsoleOptions
     from rich.segment import Segment

@@ -20,12 +20,7 @@ _BAR_WIDTH = 24
 
 
 def predictions_page(predictions: Sequence[Prediction], *, top: int) -> RenderableType:
-    """Render predictions: a single one in full, several as one line each.
-
-    Args:
-        predictions: The predictions.
-        top: Number of scores to show for a single input.
-    """
+    """Render predictions: a single one in full, several as one line each."""
     if len(predictions) == 1:
         return _one(predictions[0], top)
     width = max((len(each.source) for each in predictions), default=0)

@@ -24,9 +24,7 @@ class Counter:
     Call it with the number of finished items and the total.
 
     Args:
-        console: The console to print to.
         verb: What is being done, such as "converting".
-        unit: Name of the counted items.
         clock: Monotonic clock in seconds; tests pass their own.
     """
 

@@ -28,7 +28,6 @@ def rollout_page(documents: RolloutFolder, percent: Mapping[int, int]) -> Render
     """Return a page about a rollout: facts, guards, requests of the current step by version.
 
     Args:
-        documents: The rollout.
         percent: Percentage of the endpoint's requests by version now.
     """
     rollout, state = documents.rollout(), _state(documents)

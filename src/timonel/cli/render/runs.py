@@ -28,7 +28,6 @@ def run_list(
     """Render runs as a table, in the given order.
 
     Args:
-        runs: The runs.
         models: The model versions made from each run, by run id.
         width: Width of the terminal in columns; times are left out if it is narrow.
     """

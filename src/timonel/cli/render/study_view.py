@@ -31,10 +31,7 @@ class StudyView:
     """Shows a study while it runs. `notify` may be called from another thread than the display's.
 
     Args:
-        screen: Where to print.
         objective: The first objective.
-        total: Number of trials of the study.
-        parallel: Number of trials at the same time.
         earlier: Trials that ended before.
         clock: The time in Unix seconds.
     """

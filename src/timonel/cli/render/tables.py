@@ -23,7 +23,6 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, wide: int = 
     Args:
         headers: Column names, in capitals by convention.
         rows: Texts, rich texts or numbers; None is shown as a dash.
-        wide: Index of the column to truncate.
     """
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     cells = [[cell(value) for value in row] for row in rows]
@@ -78,7 +77,6 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
     Args:
         values: The curve; more points than ``width`` are averaged in groups.
-        width: Maximum number of characters.
     """
     # Scaled to [-1, 1] so that neither a sum nor a difference overflows.
     scale = max((abs(value) for value in values if math.isfinite(value)), default=0.0) or 1.0

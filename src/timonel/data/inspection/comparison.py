@@ -54,11 +54,8 @@ class Distance:
     Args:
         column: Name of the column, or of a property of its images.
         samples: Their names, such as ``train`` and ``test``.
-        measure: What is compared.
         distance: The distance, from 0 to 1.
         limit: The smallest distance that counts, or more for small samples.
-        counts: Number of values in each sample.
-        text: The largest difference in words.
     """
 
     column: str

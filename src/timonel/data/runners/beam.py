@@ -48,10 +48,6 @@ class BeamRunner(RemoteRunner):
     Args:
         options: Options of the pipeline, such as ``runner=FlinkRunner,flink_master=host:8081``;
             the runner is Beam's default if it is not given.
-
-    Raises:
-        MissingExtraError: Apache Beam is not installed.
-        SpecError: An option is unknown.
     """
 
     plugin: ClassVar[str] = "beam"

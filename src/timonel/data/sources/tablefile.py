@@ -29,10 +29,7 @@ class TableFile:
     Args:
         table: The rows, as an Arrow table. Columns of CSV files are texts.
         name: Name of the file, for keys and messages.
-        digest: Digest of the file.
-        bytes: Size of the file.
         modified: Number that changes when the file does.
-        places: Positions of rows.
         is_typed: The columns have types that the file gives.
         rejected: Rows that cannot be read.
         notes: Notes on how the file was read, one line each.

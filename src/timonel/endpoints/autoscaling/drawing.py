@@ -21,12 +21,7 @@ _UNITS = ((1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"), (86400.0, "day
 
 
 def write_figure(path: Path, simulation: Simulation, title: str, facts: Mapping[str, str]) -> None:
-    """Write a figure as SVG, or as HTML with facts.
-
-    Raises:
-        SpecError: The name ends in neither ``.svg`` nor ``.html``.
-        InputError: The file cannot be written.
-    """
+    """Write a figure as SVG, or as HTML with facts."""
     pages.check_ending(path, "a figure", ENDINGS)
     picture = svg(simulation, title)
     if path.suffix.lower() == ".html":

@@ -27,9 +27,6 @@ class Pattern:
 
     Args:
         loads: Smoothed average load of each slot; None before the first observation.
-        slot: Number of the current slot since the epoch.
-        total: Sum of the loads in the current slot.
-        count: Number of loads in the current slot.
         ratio: Today's load relative to the pattern, smoothed over slots.
     """
 

@@ -66,9 +66,6 @@ def step(
 
     Args:
         now: Unix time, in seconds.
-        replicas: Replicas requested at present.
-        samples: Measurements of all replicas.
-        state: State of the previous step.
         policy: Policy with the algorithm ``hpa`` and at least one replica.
     """
     least = max(1, policy.min_replicas)
@@ -104,12 +101,9 @@ def proposal(
 
     Args:
         now: Unix time, in seconds.
-        replicas: Replicas requested at present.
-        samples: Measurements of all replicas.
         target: Percent of the requested amount, or the usage of each replica.
         tolerance: Deviation of the ratio from 1 that is ignored.
         is_percent: Whether ``target`` is a percentage.
-        is_cpu: Whether samples of starting replicas are ignored.
     """
     missing = [s for s in samples if not s.pending and s.usage is None]
     measured = [s for s in samples if not s.pending and s.usage is not None]

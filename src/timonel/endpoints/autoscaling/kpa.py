@@ -23,11 +23,7 @@ class Load:
 
     Args:
         stable: Load of all replicas, averaged over the window; None without any data.
-        panic: The same over the panic window.
-        ready: Ready replicas.
-        replicas: Replicas requested at present.
         reachable: Whether the endpoint has traffic at all; an old revision has none.
-        activator_in_path: Whether the activator receives the requests.
     """
 
     stable: float | None
@@ -44,12 +40,9 @@ class KpaState:
 
     Args:
         panic_at: When the load last exceeded the panic threshold; None outside of panic.
-        panic_replicas: Largest number of replicas during this panic.
         delayed: Times and numbers of replicas within the scale-down delay, numbers decreasing.
         activity: Whether the endpoint serves, waits for its first replica, or goes to zero.
-        activity_since: Start of this activity.
         in_path_since: Time from which the activator receives the requests.
-        initialized: Whether the initial number of replicas has been ready.
     """
 
     panic_at: float | None = None
@@ -79,8 +72,6 @@ def step(
 
     Args:
         now: Unix time, in seconds.
-        load: Averages of the load and counts of replicas.
-        state: State of the previous step.
         policy: Policy with the algorithm ``kpa``.
         forecast: Smallest number of replicas by the forecast.
     """

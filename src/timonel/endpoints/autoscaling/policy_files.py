@@ -23,11 +23,7 @@ _MIB = 1024 * 1024
 
 
 def read_policy(path: Path) -> ScalingPolicy:
-    """Read a policy file; see `parse_policy`.
-
-    Raises:
-        SpecError: The file cannot be read, or its content is invalid.
-    """
+    """Read a policy file; see `parse_policy`."""
     try:
         return parse_policy(path.read_text())
     except OSError as error:
@@ -40,9 +36,6 @@ def parse_policy(text: str) -> ScalingPolicy:
     """Parse the fields of `ScalingPolicy`, or a manifest with ``apiVersion`` and ``kind``.
 
     Manifests may be a Knative Service, a KServe InferenceService or a HorizontalPodAutoscaler.
-
-    Raises:
-        SpecError: The text is not YAML, or has unknown keys or wrong values.
     """
     try:
         document = yaml.load(text, Loader=PlainLoader)  # noqa: S506 - as safe_load
@@ -65,11 +58,7 @@ def parse_policy(text: str) -> ScalingPolicy:
 def from_annotations(
     annotations: Mapping[str, object], container_concurrency: int = 0
 ) -> ScalingPolicy:
-    """Return the policy in the annotations ``autoscaling.knative.dev/...``; ignore others.
-
-    Raises:
-        SpecError: An annotation is unknown, or has a wrong value.
-    """
+    """Return the policy in the annotations ``autoscaling.knative.dev/...``; ignore others."""
     return _policy({**_annotated(annotations), "container_concurrency": container_concurrency})
 
 

@@ -40,9 +40,6 @@ class ServiceModel:
         startup_s: Seconds from its start until it is ready.
         service_s: Seconds that a request takes, apart from waiting.
         concurrency: Requests that it serves at once; 0: the policy's target.
-
-    Raises:
-        SpecError: A value is not positive, or the concurrency is unknown.
     """
 
     startup_s: float = 10.0
@@ -81,9 +78,7 @@ class Simulation:
         in_flight: Average number of requests in flight, including waiting ones.
         waiting: Requests waiting at the end of the second.
         requested: Requested replicas, including those that are starting.
-        ready: Ready replicas.
         decisions: Decisions that changed something, with their times.
-        model: Behaviour of a replica.
         slots: Requests that a replica serves at once.
     """
 
@@ -205,13 +200,7 @@ def simulate(
 
     Args:
         trace: Load in each second. Arrivals of ``rps`` are Poisson-distributed.
-        policy: Policy to follow.
-        model: Behaviour of a replica.
-        seed: Seed of the arrivals.
         decider: Decides the number of replicas; by default this package's autoscaler.
-
-    Raises:
-        SpecError: The policy cannot be simulated.
     """
     if policy.algorithm == "cluster":
         raise SpecError("metrics of a cluster cannot be simulated", hint="simulate another policy")

@@ -42,10 +42,6 @@ def load_trace(trace: str) -> Trace:
 
     Args:
         trace: A file, or one of `TRACES`.
-
-    Raises:
-        NotFoundError: Neither exists.
-        DataError: The file has no trace.
     """
     path = Path(trace)
     if trace in TRACES and not path.exists():
@@ -65,9 +61,6 @@ def parse_trace(text: str) -> Trace:
 
     Times are seconds, or ISO 8601. Each row applies until the next one, the last row as long as the
     previous one.
-
-    Raises:
-        DataError: A column is missing, or a value is wrong.
     """
     reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
     names = reader.fieldnames or []
@@ -147,7 +140,6 @@ def diurnal(high: float = 500.0, days: int = 3, base: float = 0.02) -> Trace:
 
     Args:
         high: Largest number of requests per second.
-        days: Number of days.
         base: Load at night, as a fraction of ``high``.
     """
     level = np.interp(

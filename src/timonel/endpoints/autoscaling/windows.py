@@ -21,7 +21,6 @@ class Window:
     """Sums of a metric per bucket.
 
     Args:
-        size: Number of buckets.
         bucket_s: Length of a bucket, in seconds.
         sums: Sums of the recorded buckets, newest last; at most ``size``.
         newest: Number of the newest bucket: its start divided by ``bucket_s``.

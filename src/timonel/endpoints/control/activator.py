@@ -38,11 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class Activator:
-    """ASGI application that answers once a version has a ready replica.
-
-    Args:
-        on_hold: Called with the name of a service when a request to it begins to wait.
-    """
+    """ASGI application that answers once a version has a ready replica."""
 
     def __init__(self, on_hold: Callable[[str], None]) -> None:
         self._on_hold = on_hold

@@ -24,11 +24,7 @@ class _Applied:
 
 
 class ClusterAutoscalers:
-    """Applies scaling rules to the cluster, when they change and from time to time.
-
-    Args:
-        engine: Engine of the services.
-    """
+    """Applies scaling rules to the cluster, when they change and from time to time."""
 
     def __init__(self, engine: ServiceEngine) -> None:
         self._engine = engine
@@ -38,12 +34,7 @@ class ClusterAutoscalers:
         """Apply or remove the scaling rules of a service, as its policy says.
 
         Args:
-            name: The service.
-            policy: Its policy.
             now: The time of the autoscalers in seconds.
-
-        Raises:
-            TimonelError: The cluster refused the rules, or cannot follow them.
         """
         rules = autoscaler_spec(policy)
         applied = self._applied.get(name)

@@ -63,10 +63,6 @@ class EndpointController:
     """Runs the endpoints of a workspace until the last one is deleted.
 
     Args:
-        workspace: The workspace.
-        engine: Engine of the services.
-        envoy: Starts and finds Envoy.
-        gateway: Configures it.
         host: Address of this process for others of the same service; empty without others.
     """
 

@@ -29,8 +29,6 @@ class ControlledEndpoint:
     """An endpoint: its revisions, what should be, and its autoscalers.
 
     Args:
-        folder: Its documents.
-        workspace: The workspace.
         before: What the gateway has of it; None if it has nothing.
         read_contents: Returns confidential contents of its access by their id.
         sockets: Private folder of the replicas' sockets; None: they listen on ports.
@@ -83,7 +81,6 @@ class ControlledEndpoint:
         """Return a revision; None if there is none, or it cannot be read.
 
         Args:
-            number: Its number.
             use: What it is read for; a fault lasts until the next call with the same use.
         """
         with self.faults.of(use):
@@ -99,9 +96,6 @@ class ControlledEndpoint:
         Args:
             services: Services by version.
             now: The time in seconds since the epoch.
-
-        Raises:
-            CorruptError: Neither can be read.
         """
         self.services = dict(services)
         self._numbers = self.folder.numbers()
@@ -128,11 +122,7 @@ class ControlledEndpoint:
         self.status = self.status.model_copy(update={"applied": self.status.routed})
 
     def follow(self) -> None:
-        """Add a revision if the alias that the endpoint follows has moved.
-
-        Raises:
-            TimonelError: The repository cannot be read, or the revision cannot be written.
-        """
+        """Add a revision if the alias that the endpoint follows has moved."""
         if self._latest is None or self.plan is None:
             return
         moved = followed(self._latest.spec, self._workspace)
@@ -246,9 +236,6 @@ class ControlledEndpoint:
             held: Requests that wait for a first replica, by service.
             rejected: Why the gateway does not listen.
             fault: Fault that concerns all endpoints.
-
-        Raises:
-            InputError: It cannot be written.
         """
         versions = {
             version: self._version_status(

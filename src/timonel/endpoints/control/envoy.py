@@ -34,20 +34,11 @@ class EnvoyProcess(abc.ABC):
 
     @abc.abstractmethod
     def start(self, bootstrap: Path) -> None:
-        """Start it with a bootstrap configuration.
-
-        Raises:
-            EngineError: It cannot be started.
-        """
+        """Start it with a bootstrap configuration."""
 
 
 class EnvoyService(EnvoyProcess):
-    """Envoy as a service of the engine, which restarts it.
-
-    Args:
-        engine: The engine.
-        sockets: Folder of admin sockets.
-    """
+    """Envoy as a service of the engine, which restarts it."""
 
     def __init__(self, engine: ServiceEngine, sockets: Path) -> None:
         self._engine = engine
@@ -79,7 +70,6 @@ class EnvoySidecar(EnvoyProcess):
     """Envoy as the sidecar of this process, started by the engine with `gateway.sidecar`.
 
     Args:
-        sockets: Folder of the admin socket.
         port: Port that answers when Envoy is ready.
     """
 

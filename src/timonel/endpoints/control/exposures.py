@@ -25,11 +25,7 @@ class _Attempt:
 
 
 class Exposures:
-    """Endpoints that this process has exposed.
-
-    Args:
-        engine: The engine.
-    """
+    """Endpoints that this process has exposed."""
 
     def __init__(self, engine: ServiceEngine) -> None:
         self._engine = engine
@@ -45,11 +41,7 @@ class Exposures:
         The last restores what somebody deleted or edited.
 
         Args:
-            spec: Its latest specification.
             now: Time in seconds, of any steady clock.
-
-        Raises:
-            TimonelError: The last attempt failed.
         """
         port, has_tls = spec.port, spec.access.tls is not None
         last = self._last.get(spec.name)

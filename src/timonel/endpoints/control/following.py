@@ -15,10 +15,6 @@ def followed(spec: EndpointSpec, workspace: Workspace) -> tuple[EndpointSpec, st
     """Return the specification after a move of the alias that it follows, and what moved it.
 
     None if nothing has moved.
-
-    Raises:
-        NotFoundError: The alias was removed; the endpoint keeps its version.
-        InputError: The repository cannot be read.
     """
     if spec.follow is None:
         return None

@@ -40,8 +40,6 @@ class Gateway:
     """The Envoy processes of a workspace.
 
     Args:
-        process: Starts and finds Envoy.
-        config: Folder of the configuration.
         sockets: Folder of Unix sockets.
     """
 
@@ -66,11 +64,7 @@ class Gateway:
         return self._routes.get(endpoint)
 
     def write(self, routes: Sequence[EndpointRoute]) -> None:
-        """Write the configuration.
-
-        Raises:
-            InputError: It cannot be written; Envoy goes on with what it has.
-        """
+        """Write the configuration."""
         named = {each.spec.name: each for each in routes}
         if self._is_written and named == self._routes:
             return
@@ -81,12 +75,7 @@ class Gateway:
         self._refused.clear()
 
     async def run(self) -> None:
-        """Start Envoy unless it runs.
-
-        Raises:
-            EngineError: It cannot be started.
-            InputError: Its configuration cannot be written.
-        """
+        """Start Envoy unless it runs."""
         if not self._process.is_running:
             path = self._files.write_bootstrap(bootstrap(self._places, _MAX_CONNECTIONS))
             await asyncio.to_thread(self._process.start, path)
@@ -124,12 +113,7 @@ class Gateway:
         return False
 
     def applies(self, endpoint: str, peers: Mapping[str, Admin]) -> bool:
-        """Return whether all Envoys that answer have the routes of an endpoint that are written.
-
-        Args:
-            endpoint: Name of the endpoint.
-            peers: Admin interfaces of Envoys of other control planes.
-        """
+        """Return whether all Envoys that answer have the routes of an endpoint that are written."""
         name = table_name(endpoint)
         written = self._files.version(name)
         if written is None or not self.admins:
@@ -141,9 +125,6 @@ class Gateway:
         """Return why Envoy does not listen for endpoints, by name, and let it try again.
 
         An address may be in use, by another program or by a former listener that ends.
-
-        Raises:
-            InputError: The configuration cannot be written.
         """
         found = {
             endpoint_of(listener): reason

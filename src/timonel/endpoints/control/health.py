@@ -17,7 +17,6 @@ class Health:
     """ASGI application that says whether this process works, and which requests it holds.
 
     Args:
-        is_ready: Whether its gateway accepts requests.
         held: Requests that wait for a replica, by service.
         admin: Returns Envoy's answer to a request for statistics; None without one.
     """

@@ -45,7 +45,6 @@ def plan(
     """Return the desired services and traffic of an endpoint.
 
     Args:
-        latest: The latest revision.
         routed: The revision whose traffic applies; None before the first.
         proved: Versions that have had a ready replica, with the digests of their services.
         services: Services by version.
@@ -112,8 +111,6 @@ def initial_replicas(
     """Return the first size of a version's service: its share of what runs now, at least one.
 
     Args:
-        spec: The endpoint.
-        version: The version.
         services: Services of the endpoint by version.
     """
     now = sum(len(each.ready) for each in services.values())
@@ -128,9 +125,6 @@ def service_spec(
     """Return the service of a version.
 
     Args:
-        spec: The endpoint.
-        version: The version.
-        workspace: URI of the workspace.
         sockets: Private folder of the replicas' sockets; None: they listen on ports.
     """
     listen = ("--host", "$(HOST)", "--rest-port", "$(PORT_HTTP)", "--grpc-port", "$(PORT_GRPC)")

@@ -99,11 +99,7 @@ class Rollouts:
 
 
 class _Runner:
-    """Runs the latest rollout of one endpoint.
-
-    Args:
-        folder: The endpoint.
-    """
+    """Runs the latest rollout of one endpoint."""
 
     def __init__(self, folder: EndpointFolder) -> None:
         self._folder = folder
@@ -141,12 +137,8 @@ class _Runner:
 
         Args:
             now: The time in seconds.
-            endpoint: The endpoint.
             counts: Counts by version since the call before.
             answers: New answers of compared versions by service.
-
-        Raises:
-            TimonelError: A document cannot be read or written; the next call tries again.
         """
         assert self._documents is not None
         rollout, latest, status = self._documents.rollout(), endpoint.latest, endpoint.status

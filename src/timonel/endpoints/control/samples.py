@@ -27,11 +27,8 @@ def samples(
 
     Args:
         now: The time in seconds since the epoch.
-        replicas: Replicas of a version.
         average: Returns the age in seconds of the first reading of a replica and its load since,
             by `replica_key`; None if it is unknown.
-        policy: The policy.
-        resources: Requested resources of a replica.
     """
     metrics = {policy.metric, *(each.metric for each in policy.further_metrics)}
     alive = [replica for replica in replicas if replica.state != "stopping"]

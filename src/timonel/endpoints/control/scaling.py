@@ -26,7 +26,6 @@ class Scaler:
     """Decides the number of replicas of one version.
 
     Args:
-        policy: The policy.
         now: The time in seconds.
         ready: Ready replicas at the start. With more than one, the autoscaler begins in panic mode,
             so that none stops before enough load was measured.
@@ -82,7 +81,6 @@ class Scaler:
 
         Args:
             now: The time in seconds.
-            load: Load of all replicas.
             held: Requests that wait for a first replica.
         """
         value = load.rate if self.policy.metric == "rps" else load.concurrency
@@ -118,9 +116,6 @@ class Scaler:
 
         Args:
             now: The time in seconds.
-            ready: Ready replicas.
-            requested: Requested replicas.
-            reachable: Whether the version gets requests.
             samples: Returns measurements of replicas by metric, for the HPA algorithm.
         """
         if self.decision is not None and now < self._due_at:

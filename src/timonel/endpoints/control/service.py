@@ -33,12 +33,8 @@ def apply_current(
     It may differ because this is another release.
 
     Args:
-        engine: The engine.
         spec: The specification; its revision does not matter.
         before: Status of the service; None to ask the engine.
-
-    Raises:
-        EngineError: The service is being deleted, or the engine cannot start it.
     """
     revision = 1
     with contextlib.suppress(NotFoundError):
@@ -102,11 +98,7 @@ def failure_of(service: ServiceStatus) -> str | None:
 
 
 def run_control(workspace: Workspace, engine: ServiceEngine) -> None:
-    """Have the control plane run, unless it does; one that does not start is replaced.
-
-    Raises:
-        EngineError: It cannot be started.
-    """
+    """Have the control plane run, unless it does; one that does not start is replaced."""
     spec = control_service(workspace, engine)
     deadline = time.monotonic() + _TIMEOUT_S
     while True:

@@ -24,9 +24,7 @@ class Sizing:
     """Measures the load of endpoints, and sets the numbers of their replicas.
 
     Args:
-        engine: Engine of the services.
         activator: Holds requests to versions without a replica.
-        peers: Other control planes.
     """
 
     def __init__(self, engine: ServiceEngine, activator: Activator, peers: Peers) -> None:
@@ -47,7 +45,6 @@ class Sizing:
         """Measure the load of all replicas.
 
         Args:
-            endpoints: The endpoints.
             now: The time of the autoscalers in seconds.
         """
         addresses = {

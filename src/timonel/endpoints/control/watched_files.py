@@ -22,7 +22,6 @@ class WatchedFiles(Generic[_T]):
 
     Args:
         what: What they contain, for errors.
-        read: Reads the files.
         current: What applies before the first reading; None for nothing.
     """
 
@@ -36,11 +35,7 @@ class WatchedFiles(Generic[_T]):
         """Read the files, if they have changed.
 
         Args:
-            paths: The files.
             now: The time in seconds since the epoch.
-
-        Raises:
-            SpecError: The files cannot be used; raised again until they can.
         """
         stamps = tuple(map(stamp, paths))
         if (paths, stamps) == self._known:
@@ -60,11 +55,7 @@ class WatchedFiles(Generic[_T]):
 
 
 class AccessFiles:
-    """Files of an endpoint's access.
-
-    Args:
-        current: What the gateway has.
-    """
+    """Files of an endpoint's access."""
 
     def __init__(self, current: Secrets) -> None:
         self._api_keys = WatchedFiles("API keys", read_api_keys, current.api_keys)

@@ -86,7 +86,6 @@ def issuer_cluster(endpoint: str, jwt: Jwt, authorities: Path | None) -> Json:
     """Return the cluster of the server that has the public keys of an issuer.
 
     Args:
-        endpoint: Name of the endpoint.
         jwt: Its tokens, with the URL of the keys.
         authorities: File with the certificate authorities that may sign its certificate.
     """

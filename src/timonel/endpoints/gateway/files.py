@@ -17,9 +17,6 @@ class ConfigFiles:
     """The configuration on disk. It may contain API keys: only its owner can read it.
 
     Envoy keeps its last configuration if a file is invalid or missing.
-
-    Args:
-        root: Folder of the configuration.
     """
 
     def __init__(self, root: Path) -> None:
@@ -27,11 +24,7 @@ class ConfigFiles:
         self._written: dict[str, str] = {}
 
     def write(self, files: Mapping[str, Json]) -> list[str]:
-        """Write the files that have changed, and return their names.
-
-        Raises:
-            InputError: A file cannot be written; the next call writes it again.
-        """
+        """Write the files that have changed, and return their names."""
         changed = []
         for name, content in files.items():
             text = json.dumps(content)
@@ -45,11 +38,7 @@ class ConfigFiles:
         return changed
 
     def rewrite(self, name: str) -> None:
-        """Write a file again, so that Envoy tries again what failed.
-
-        Raises:
-            InputError: It cannot be written.
-        """
+        """Write a file again, so that Envoy tries again what failed."""
         if (text := self._written.get(name)) is not None:
             self._replace(name, text)
 

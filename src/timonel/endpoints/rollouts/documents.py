@@ -165,8 +165,6 @@ class RolloutFolder:
     """Documents of one rollout.
 
     Args:
-        documents: The documents of all endpoints.
-        endpoint: Name of the endpoint.
         number: Number of the rollout, from 1.
     """
 
@@ -175,20 +173,11 @@ class RolloutFolder:
     number: int
 
     def rollout(self) -> Rollout:
-        """Return the requested rollout.
-
-        Raises:
-            NotFoundError: No such rollout.
-            CorruptError: The document is damaged.
-        """
+        """Return the requested rollout."""
         return self._read(".json", "rollout", Rollout)
 
     def create(self, rollout: Rollout) -> None:
-        """Create the rollout.
-
-        Raises:
-            AlreadyExistsError: Another command created one with this number.
-        """
+        """Create the rollout."""
         self.documents.create(self._name(".json"), "rollout", rollout.model_dump(mode="json"))
 
     def command(self, command: Command, now: float) -> None:
@@ -198,11 +187,7 @@ class RolloutFolder:
         self.documents.write(self._name(".json"), "rollout", changed.model_dump(mode="json"))
 
     def state(self) -> RolloutState | None:
-        """Return the state; None before the control plane has written it.
-
-        Raises:
-            CorruptError: The document is damaged.
-        """
+        """Return the state; None before the control plane has written it."""
         try:
             return self._read(".state.json", "rollout-state", RolloutState)
         except NotFoundError:
@@ -224,11 +209,7 @@ class RolloutFolder:
         self.documents.append_line(self._name(".jsonl"), point.model_dump_json())
 
     def points(self) -> list[Point]:
-        """Return the history without lines truncated by a crash.
-
-        Raises:
-            InputError: The file cannot be read.
-        """
+        """Return the history without lines truncated by a crash."""
         return self.documents.read_lines(self._name(".jsonl"), Point.model_validate_json)
 
     def _name(self, ending: str) -> str:
@@ -246,11 +227,7 @@ class RolloutFolder:
 
 
 def new_rollout(before: Revision, to: int, now: float, fields: Mapping[str, Any]) -> Rollout:
-    """Return a rollout of a version.
-
-    Raises:
-        SpecError: A field is invalid, or the version does not replace exactly one other.
-    """
+    """Return a rollout of a version."""
     spec = before.spec
     shares = {version: share for version, share in spec.traffic.percent.items() if share}
     if len(shares) > 1:
@@ -271,12 +248,7 @@ def new_rollout(before: Revision, to: int, now: float, fields: Mapping[str, Any]
 
 
 def rollouts(documents: DocumentStore, endpoint: str) -> list[RolloutFolder]:
-    """Return an endpoint's rollouts, oldest first.
-
-    Args:
-        documents: The documents of all endpoints.
-        endpoint: Name of the endpoint.
-    """
+    """Return an endpoint's rollouts, oldest first."""
     names = documents.find(f"{endpoint}/rollouts")
     found = (_REQUEST.search(name) for name in names)
     numbers = sorted(int(each[1]) for each in found if each is not None)

@@ -70,11 +70,7 @@ class GuardState(Observed):
 
 
 def parse_guards(text: str) -> tuple[Guard, ...]:
-    """Parse guards separated by commas.
-
-    Raises:
-        SpecError: A guard is invalid, or a metric has two.
-    """
+    """Parse guards separated by commas."""
     guards = tuple(_parse(part) for part in text.split(",") if part.strip())
     if not guards:
         raise SpecError("a rollout needs a guard", hint=_HINT)
@@ -118,11 +114,8 @@ def check(guard: Guard, version: Counts, other: Counts, alpha: float, beta: floa
     confidence interval. Rejection uses the upper bound of the interval, acceptance the lower one.
 
     Args:
-        guard: The guard.
-        version: Counts of the new version.
         other: Counts of the version that it replaces, over the same time.
         alpha: Probability to ever reject a version that meets the condition.
-        beta: Probability to ever accept a version with twice the odds of bad requests.
     """
     if guard.metric == AGREEMENT:
         return _check_agreement(guard, version, alpha, beta)

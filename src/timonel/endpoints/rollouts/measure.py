@@ -28,7 +28,6 @@ class CountReader:
 
         Args:
             admins: Admin interfaces by process; a restarted process has another key.
-            services: Names of services.
         """
         names = sorted(services)
         totals: dict[str, dict[str, Counts]] = {}
@@ -66,7 +65,6 @@ def totals(
     """Return the counts of a service, over REST and gRPC.
 
     Args:
-        service: Name of the service.
         counters: Envoy's counters by name.
         histograms: Its histograms by name.
     """

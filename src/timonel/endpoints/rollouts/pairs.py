@@ -23,8 +23,6 @@ class Pairs:
 
         Args:
             now: The time in seconds.
-            version: The version.
-            answers: Its new answers.
         """
         pairs = agreements = 0
         for answer in answers:

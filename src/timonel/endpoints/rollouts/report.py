@@ -20,26 +20,12 @@ _ALPHA = 0.05
 
 
 def write_report(path: Path, documents: RolloutFolder, endpoint: str) -> None:
-    """Write the report of a rollout.
-
-    Args:
-        path: HTML file.
-        documents: The rollout.
-        endpoint: Name of the endpoint.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Write the report of a rollout."""
     write_bytes(path, report_page(documents, endpoint).encode())
 
 
 def report_page(documents: RolloutFolder, endpoint: str) -> str:
-    """Return the report of a rollout as an HTML page.
-
-    Args:
-        documents: The rollout.
-        endpoint: Name of the endpoint.
-    """
+    """Return the report of a rollout as an HTML page."""
     rollout, state = documents.rollout(), documents.state() or RolloutState()
     points = cumulated(documents.points())
     title = f"{endpoint}: rollout {documents.number} to version {rollout.to}"
@@ -61,12 +47,7 @@ def cumulated(points: Sequence[Point]) -> list[Point]:
 
 
 def draw(rollout: Rollout, points: Sequence[Point]) -> bytes:
-    """Return the figure as SVG.
-
-    Args:
-        rollout: The rollout.
-        points: Counts since the beginning of each step.
-    """
+    """Return the figure as SVG."""
     has_pairs = any(each.pairs for point in points for each in point.counts.values())
     names = ("share", "latency", "errors", *(("agreement",) if has_pairs else ()))
     figure = figures.new_figure(11, 2.4 * len(names) + 0.6)

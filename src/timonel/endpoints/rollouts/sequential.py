@@ -40,8 +40,6 @@ def sprt(
     """Test whether the rate of bad events is within a limit.
 
     Args:
-        bad: Bad events.
-        total: All events.
         low: Lower bound of the limit, if it is estimated.
         high: Upper bound of the limit.
         alpha: Probability to ever reject a rate of at most ``high``.

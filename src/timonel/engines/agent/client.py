@@ -55,9 +55,6 @@ def run_task(
         demand: Polled; only the first demand to stop counts, and one to kill after it.
         show: Called with each line of the task's output. After a `BlockingIOError`, it is called
             again later; after another `OSError`, lines are dropped.
-
-    Raises:
-        EngineError: The task could not be started.
     """
     display = _Display(LogTail(order.task_id, order.log, only_new=True), show)
     is_stopping = False

@@ -59,7 +59,6 @@ class Heartbeat:
         """Record an observation, and return why the task is hung, or None.
 
         Args:
-            now: Current time.
             beat: Value that changes with each heartbeat; None without one.
             progress: Progress text of the task; None without one.
             cpu_s: CPU time used by the task's process so far, in seconds.

@@ -103,11 +103,7 @@ def start_order(
     """Return the order to start a task with this process's umask.
 
     Args:
-        spec: Job specification.
         assignment: The task's place in the cluster.
-        env: Complete environment of the task.
-        cwd: Working folder.
-        task_dir: Task folder.
         log: File for the task's output.
     """
     umask = os.umask(0)

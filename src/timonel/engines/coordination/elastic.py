@@ -90,11 +90,7 @@ def request_sizes(
 
 
 def check_sizes(roles: Sequence[RoleSpec], requested: Mapping[str, int]) -> None:
-    """Check that roles may have these sizes.
-
-    Raises:
-        SpecError: A role is missing or not elastic, or a number is out of its bounds.
-    """
+    """Check that roles may have these sizes."""
     known = {role.name: role for role in roles if role.is_elastic}
     if not known:
         raise SpecError("this job is not elastic", hint="start it with --workers MIN:MAX")
@@ -123,14 +119,8 @@ def record_loss(  # noqa: PLR0913 - the properties of a loss
     """Return the slots after tasks of a role were lost.
 
     Args:
-        roles: Roles of the job.
-        slots: Slots before the loss.
-        role_name: Role of the tasks.
-        cause: Cause of the loss.
         policy: How long slots are left out, and after which run time a loss starts a new row.
-        count: Number of tasks lost together.
         ran_s: Run time of the generation in seconds.
-        now: Current time.
     """
     role = next(role for role in roles if role.name == role_name)
     if not role.is_elastic or cause not in LOSSES:

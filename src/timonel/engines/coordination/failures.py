@@ -110,7 +110,6 @@ def classify(task_exit: TaskExit, *, stopping: bool = False) -> FailureCause | N
     """Return the cause of a task's failure, or None if it succeeded.
 
     Args:
-        task_exit: Exit of the task.
         stopping: The generation was asked to stop, so an exit by signal or as retryable is
             expected. User errors, lack of memory and hangs still count: they may be why the other
             tasks had to stop.

@@ -38,9 +38,6 @@ def record_loss(
 
     Args:
         state: State in which the task has ended.
-        task: Lost task.
-        failure: Failure of the task.
-        now: Current time.
         progress: Last progress that the task reported.
     """
     name = task.task_id

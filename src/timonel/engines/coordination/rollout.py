@@ -83,11 +83,6 @@ def changes(template: str, requested: int, replicas: Sequence[Replica]) -> Chang
     Replicas that are not ready stop first, then the newest. While old replicas are left, replicas
     that are stopping take up room: their requests may last, and each has the memory of a model. A
     growing service does not wait for them.
-
-    Args:
-        template: Digest of the requested specification.
-        requested: Requested number of replicas.
-        replicas: All replicas.
     """
     running = [replica for replica in replicas if replica.state != "stopping"]
     new = [replica for replica in running if replica.template == template]
@@ -148,9 +143,7 @@ def checked(replica: Replica, failures: int, now: float) -> Replica:
     """Return a replica after a readiness check.
 
     Args:
-        replica: The replica.
         failures: Failed checks in a row; 0 after a success.
-        now: The time.
     """
     if failures == 0 and replica.state in ("starting", "unready"):
         return replica.model_copy(update={"state": "ready", "since": now, "due_at": None})

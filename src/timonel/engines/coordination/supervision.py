@@ -37,7 +37,6 @@ class TaskLauncher(Protocol):
         """Start a generation of tasks, each with an address of its own.
 
         Args:
-            action: Generation and sizes.
             reason: Why the previous generation ended, passed on to tasks.
         """
 
@@ -74,10 +73,8 @@ def supervise(
 
     Args:
         state: The job; its status has the last generation if the job is resumed.
-        launcher: Starts and stops the tasks.
         events: Events to process, which the launcher and ``wait`` append.
         wait: Waits for events, up to a timeout in seconds; None: without a timeout.
-        publish: Called with each new status.
         now: Returns the time in seconds since the epoch; it never goes back.
     """
     events.append(Begin())

@@ -76,9 +76,7 @@ class Api:
     - SpecError: The server calls the object invalid.
 
     Args:
-        namespace: Namespace of the objects.
         client: The official client's ``ApiClient``.
-        sleep: Waits between attempts.
     """
 
     def __init__(
@@ -95,11 +93,6 @@ class Api:
 
         As kubectl, it reads the files of KUBECONFIG or ``~/.kube/config``; without such a file, a
         process in a pod uses its ServiceAccount. Sends no request.
-
-        Raises:
-            MissingExtraError: The official client is not installed.
-            NotFoundError: No kubeconfig, or no such context in it.
-            InputError: The kubeconfig cannot be used.
         """
         client, namespace = open_client(settings.context, environ)
         return cls(settings.namespace or namespace, client)
@@ -149,8 +142,6 @@ class Api:
         """Return all objects with these labels, and the version of this list for `watch`.
 
         Args:
-            kind: Kind of the objects.
-            labels: Their labels.
             fields: Their fields, of those that the server can select by.
         """
         answer = self._listed(kind, labels, fields)
@@ -166,13 +157,8 @@ class Api:
         """Yield changes of objects as they happen; ends after 30 s.
 
         Args:
-            kind: Kind of the objects.
-            labels: Their labels.
             version: Version after which changes are reported.
             fields: Their fields, as in `list_at`.
-
-        Raises:
-            GoneError: The server no longer knows the version.
         """
         call = self._call("watch", kind, None)
         query = {
@@ -207,9 +193,6 @@ class Api:
         With a ``metadata.resourceVersion`` in the patch, other changes since are a ConflictError.
 
         Args:
-            kind: Kind of the object.
-            name: Its name.
-            body: The fields.
             subresource: Subresource that has the fields, such as ``status`` or ``scale``.
         """
         return self._json(
@@ -232,8 +215,6 @@ class Api:
         """Delete an object, and those that it owns.
 
         Args:
-            kind: Kind of the object.
-            name: Its name.
             grace_s: Seconds that a pod has to end; None: as the pod says; 0: without waiting for
                 its node.
             propagation: What happens to objects that it owns.
@@ -282,14 +263,9 @@ class Api:
         """Yield lines of a container's output, each after its time (RFC 3339) and a space.
 
         Args:
-            name: Name of the pod.
             container: The container; only its last start has lines.
             since: Time of the first line; seconds count.
             follow: Continue until the container ends, or 40 s without output.
-
-        Raises:
-            SpecError: The container has never started.
-            UnavailableError: The connection was lost, or no output came for 40 s.
         """
         query = {"container": container, "timestamps": "true"}
         if since is not None:
@@ -356,8 +332,6 @@ class Api:
         """Yield lines of an answer as they arrive, without their ends.
 
         Args:
-            call: The request.
-            query: Its parameters.
             silence_s: Longest time without data.
         """
         try:

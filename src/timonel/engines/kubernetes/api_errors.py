@@ -78,8 +78,6 @@ def refused(call: ApiCall, status: int, body: Mapping[str, Any]) -> TimonelError
     """Return the error for an answer.
 
     Args:
-        call: The request.
-        status: HTTP status of the answer.
         body: Its content, a ``Status`` object.
     """
     message = " ".join(str(body.get("message") or "").split()) or f"HTTP status {status}"

@@ -59,8 +59,6 @@ class ApiThread:
     """Talks to the API server for one job.
 
     Args:
-        api: The cluster.
-        job_id: The job.
         lease: The coordinator's lease, which is renewed.
     """
 
@@ -93,11 +91,7 @@ class ApiThread:
         return self._wake
 
     def read(self) -> SeenCluster:
-        """Return what the cluster says.
-
-        Raises:
-            EngineError: Another coordinator works on the job.
-        """
+        """Return what the cluster says."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         with self._lock:
@@ -106,11 +100,7 @@ class ApiThread:
             return self._seen
 
     def check_lease(self) -> None:
-        """Check the lease, also while a request hangs.
-
-        Raises:
-            LostLeaseError: Another coordinator may work by now.
-        """
+        """Check the lease, also while a request hangs."""
         self._lease.check()
 
     def publish(self, status: JobStatus) -> None:

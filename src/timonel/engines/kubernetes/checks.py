@@ -43,7 +43,6 @@ def examine(
 
     Args:
         workspace: URI of the workspace; None: there is none.
-        environ: Environment with settings of the cluster.
         plain_http: Whether to use the image's registry without TLS; None: only on this machine.
     """
     settings = ClusterSettings.of(environ)
@@ -65,12 +64,7 @@ def _folder_of(workspace: str, settings: ClusterSettings) -> Path | None:
 
 
 def run_job(workspace: Workspace, timeout_s: float) -> Check:
-    """Run a job that prints a version: it needs the image, DNS and the bucket from inside.
-
-    Args:
-        workspace: A workspace in a bucket.
-        timeout_s: Time for the whole job.
-    """
+    """Run a job that prints a version: it needs the image, DNS and the bucket from inside."""
     job_id = f"check-{secrets.token_hex(4)}"
     spec = JobSpec(
         job_id=job_id, module="timonel", args=("--version",), roles=(RoleSpec(name="worker"),)

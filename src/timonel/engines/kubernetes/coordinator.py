@@ -86,13 +86,9 @@ class Coordinator:
     """Runs a job to its end.
 
     Args:
-        spec: The job.
         status: Its status so far. If it is final, only the end of the job is left to complete.
         workspace: The workspace, of which this pod has a local copy.
-        api: Talks to the cluster.
-        listener: Where pods connect.
         token: What they must show.
-        work: Folder for files of this pod.
     """
 
     def __init__(
@@ -159,12 +155,7 @@ class Coordinator:
         )
 
     def run(self) -> JobStatus:
-        """Run the job to its end, and return its outcome.
-
-        Raises:
-            Terminated: This pod is being deleted.
-            EngineError: Another coordinator works on the job.
-        """
+        """Run the job to its end, and return its outcome."""
         try:
             self._begin()
             has_ended = self._status.state.is_final

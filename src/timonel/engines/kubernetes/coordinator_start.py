@@ -40,9 +40,6 @@ def read_start(api: Api, job_id: str, uri: str) -> Start | None:
 
     None if it has nothing to do: the job has ended, or pods can never use the workspace. This
     publishes the reason then.
-
-    Raises:
-        InputError: The bucket cannot be used now.
     """
     config_map = api.find("ConfigMap", job_id)  # none: somebody deleted it
     published = None

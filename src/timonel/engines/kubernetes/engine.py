@@ -338,11 +338,7 @@ class KubernetesEngine(Engine, ElasticEngine, FileFetchingEngine, PreviewingEngi
         return status
 
     def _end(self, job: Object, published: JobStatus | None, status: JobStatus) -> JobStatus:
-        """Record the end of a job without a coordinator, and delete its objects.
-
-        Raises:
-            ConflictError: Its Job has changed.
-        """
+        """Record the end of a job without a coordinator, and delete its objects."""
         job_id = job["metadata"]["name"]
         outcome = read_outcome(self._workspace, job_id)
         has_run = published is not None and published.state is not JobState.PENDING

@@ -19,7 +19,6 @@ class JobLog:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        job_id: The job.
     """
 
     def __init__(self, store: ObjectStore, job_id: str) -> None:
@@ -36,11 +35,7 @@ class JobLog:
         self._new.append(f"{task_id}\t{text}\n".encode(errors="backslashreplace"))
 
     def flush(self) -> None:
-        """Write the new lines, if any; after an error, the next call does.
-
-        Raises:
-            InputError: The bucket cannot be written.
-        """
+        """Write the new lines, if any; after an error, the next call does."""
         while self._new:
             self._segment += self._new.popleft()
         if len(self._segment) == self._written_bytes:
@@ -61,7 +56,6 @@ class LogReader:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        job_id: The job.
     """
 
     def __init__(self, store: ObjectStore, job_id: str) -> None:
@@ -70,11 +64,7 @@ class LogReader:
         self._offsets: dict[str, int] = {}
 
     def read(self) -> list[LogLine]:
-        """Return the lines written since the last call, in order.
-
-        Raises:
-            InputError: The bucket cannot be read.
-        """
+        """Return the lines written since the last call, in order."""
         lines = []
         # Listed first: all objects but the last one are complete then.
         for name, blob in sorted(self._store.find(self._folder).items()):

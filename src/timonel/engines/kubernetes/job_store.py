@@ -39,11 +39,7 @@ from timonel.storage.uris import shared_folder as folder_of
 
 
 def bucket_of(workspace: Workspace) -> LocalCopy:
-    """Return the transfers to a workspace's bucket.
-
-    Raises:
-        SpecError: The workspace is a folder of this machine, which a cluster does not see.
-    """
+    """Return the transfers to a workspace's bucket."""
     if workspace.local_copy is None:
         raise SpecError(
             f"jobs on Kubernetes need a workspace in a bucket, and {workspace.uri} is a folder",
@@ -53,12 +49,7 @@ def bucket_of(workspace: Workspace) -> LocalCopy:
 
 
 def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
-    """Return the specification with its program in the bucket; upload that unless it is there.
-
-    Raises:
-        SpecError: The program's files are too large.
-        InputError: The bucket cannot be written.
-    """
+    """Return the specification with its program in the bucket; upload that unless it is there."""
     if spec.source is None or is_archive(spec.source):
         return spec
     archive = pack(Path(spec.source))
@@ -72,12 +63,7 @@ def stage_source(workspace: Workspace, spec: JobSpec) -> JobSpec:
 
 
 def check_writable(workspace: Workspace, job_id: str) -> None:
-    """Check that this process can write a job's folder in the bucket, or on the claim.
-
-    Raises:
-        AccessDeniedError: It lacks the right.
-        InputError: It cannot write there now.
-    """
+    """Check that this process can write a job's folder in the bucket, or on the claim."""
     store, name = bucket_of(workspace).store, f"jobs/{job_id}/writable"
     try:
         store.write(name, b"")
@@ -94,17 +80,7 @@ def check_writable(workspace: Workspace, job_id: str) -> None:
 
 
 def create_spec(workspace: Workspace, spec: JobSpec, submission: str, place: JobPlace) -> None:
-    """Write the specification of a new job to the bucket.
-
-    Args:
-        workspace: The workspace.
-        spec: The specification.
-        submission: Token of the submission.
-        place: Where the job runs.
-
-    Raises:
-        AlreadyExistsError: A job of that ID exists; the message says where it runs.
-    """
+    """Write the specification of a new job to the bucket."""
     body = {"spec": spec.model_dump(mode="json"), "submission": submission, "place": asdict(place)}
     content = f"{json.dumps(document('job', body))}\n".encode()
     try:
@@ -133,22 +109,12 @@ def delete_spec(workspace: Workspace, job_id: str, submission: str) -> None:
 
 
 def read_spec(workspace: Workspace, job_id: str) -> JobSpec:
-    """Return a job's specification.
-
-    Raises:
-        NotFoundError: The bucket has no such job.
-        FormatError: A newer release wrote it.
-    """
+    """Return a job's specification."""
     return JobSpec.model_validate(_read_document(workspace, job_id)["spec"])
 
 
 def read_place(workspace: Workspace, job_id: str) -> JobPlace:
-    """Return where a job was submitted, or resumed last.
-
-    Raises:
-        NotFoundError: The bucket has no such job.
-        CorruptError: Its document is damaged.
-    """
+    """Return where a job was submitted, or resumed last."""
     if place := last_resume(bucket_of(workspace).store, job_id):
         return place
     try:
@@ -193,11 +159,7 @@ def read_outcome(workspace: Workspace, job_id: str) -> JobStatus | None:
 
 
 def parse_status(content: str | bytes, job_id: str, place: str) -> JobStatus:
-    """Return the status of a job in a document.
-
-    Raises:
-        CorruptError: It is no status.
-    """
+    """Return the status of a job in a document."""
     try:
         return JobStatus.model_validate_json(content)
     except ValidationError as error:
@@ -209,13 +171,7 @@ def parse_status(content: str | bytes, job_id: str, place: str) -> JobStatus:
 
 
 def shared_folder(workspace: Workspace, spec: JobSpec, *, is_hub: bool = False) -> SharedFolder:
-    """Return a job's folder in this process's copy of the workspace.
-
-    Args:
-        workspace: The workspace.
-        spec: The job.
-        is_hub: Whether this process numbers the changes of all.
-    """
+    """Return a job's folder in this process's copy of the workspace."""
     folders = (f"jobs/{spec.job_id}", *spec.folders)
     store = bucket_of(workspace).store
     return SharedFolder(workspace.root, folders, store, spec.job_id, is_hub=is_hub)

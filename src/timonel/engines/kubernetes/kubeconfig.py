@@ -21,12 +21,6 @@ def open_client(context: str | None, environ: Mapping[str, str]) -> tuple[Any, s
 
     Args:
         context: Context of the kubeconfig; None: the current one.
-        environ: Environment variables.
-
-    Raises:
-        MissingExtraError: The official client is not installed.
-        NotFoundError: No kubeconfig, or no such context in it.
-        InputError: The kubeconfig cannot be used.
     """
     client, config = _library()
     configuration = client.Configuration()
@@ -51,12 +45,6 @@ def find_namespace(context: str | None, environ: Mapping[str, str]) -> str | Non
 
     Args:
         context: Context of the kubeconfig; None: the current one.
-        environ: Environment variables.
-
-    Raises:
-        MissingExtraError: The official client is not installed.
-        NotFoundError: No such context in the kubeconfig.
-        InputError: The kubeconfig cannot be used.
     """
     _, config = _library()
     paths = _paths(environ)
@@ -72,12 +60,6 @@ def authority_of(configuration: Any) -> str | None:
 
     Clusters have authorities of their own, whose certificate every user has. None if the connection
     is not verified; empty for the authorities that this machine trusts, which verify the address.
-
-    Args:
-        configuration: Configuration of the official client.
-
-    Raises:
-        InputError: The certificates cannot be read.
     """
     if not configuration.host.startswith("https:") or not configuration.verify_ssl:
         return None

@@ -44,7 +44,6 @@ class Lease:
     """The lease of a job's coordinator.
 
     Args:
-        api: The cluster.
         name: Name of the Lease object, which exists.
         holder: Name of this coordinator's pod.
     """
@@ -80,11 +79,7 @@ class Lease:
             wait(_POLL_S)
 
     def renew(self) -> None:
-        """Renew the lease, if it is time.
-
-        Raises:
-            LostLeaseError: Another coordinator has it, or may have it by now.
-        """
+        """Renew the lease, if it is time."""
         now = time.monotonic()
         if now - self._renewed_at < _RENEW_S:
             return
@@ -102,11 +97,7 @@ class Lease:
             raise LostLeaseError("another coordinator works on this job")
 
     def check(self) -> None:
-        """Check that the lease is still valid; for any thread, as requests may hang.
-
-        Raises:
-            LostLeaseError: It could not be renewed for `LEASE_S`.
-        """
+        """Check that the lease is still valid; for any thread, as requests may hang."""
         if time.monotonic() - self._renewed_at > LEASE_S:
             raise LostLeaseError(
                 f"the lease could not be renewed for {LEASE_S} s: another coordinator may work"

@@ -73,7 +73,6 @@ class Link(Channel):
     """A connection, which hands other messages than orders and events to a callback.
 
     Args:
-        sock: The connected socket.
         take: Called with each message of `_OWN_KINDS` but pings.
         is_trusted: Whether the other side is known to belong to the job. Until then, what is not a
             first message ends the connection.

@@ -37,15 +37,8 @@ def job_manifests(
     suspended: a coordinator starts those of its roles.
 
     Args:
-        spec: Job specification.
         settings: Settings of the cluster, with the namespace of the job.
-        workspace: URI of the workspace.
         token: Secret that pods show to the coordinator.
-        status: Status of the job before it starts.
-
-    Raises:
-        SpecError: The job's name is too long, it has too many tasks or no image, a volume cannot be
-            mounted, or an elastic job is to wait in a queue.
     """
     _check_name(spec)
     _check_size(spec)
@@ -69,7 +62,6 @@ def status_manifest(status: JobStatus, uid: str) -> Manifest:
     """Return the manifest of the ConfigMap with a job's status.
 
     Args:
-        status: The status.
         uid: UID of the coordinator's Job.
     """
     owner = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": status.job_id}}

@@ -132,11 +132,7 @@ class Pool:
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """Parse ``MIN:MAX``, or one number for both.
-
-    Raises:
-        SpecError: It is neither.
-    """
+    """Parse ``MIN:MAX``, or one number for both."""
     least, colon, most = text.partition(":")
     if not colon:
         most = least
@@ -149,11 +145,7 @@ def gpu_pool(request: PoolRequest, gpu: str) -> Pool:
     """Return a pool of nodes with GPUs.
 
     Args:
-        request: What is requested of the pool.
         gpu: ``TYPE`` or ``TYPE:COUNT``, such as ``a100:2``.
-
-    Raises:
-        SpecError: The provider has no such machine, or refuses the name.
     """
     kind, _, count = gpu.lower().partition(":")
     machines = _MACHINES[request.provider]
@@ -189,11 +181,7 @@ def tpu_pool(request: PoolRequest, tpu: str) -> Pool:
     """Return a pool of nodes that make up a slice of TPUs, or have one each.
 
     Args:
-        request: What is requested of the pool.
         tpu: ``VERSION-SIZE``, such as ``v5e-8``.
-
-    Raises:
-        SpecError: The provider has no such slice, or refuses the name or number of nodes.
     """
     version, _, size = tpu.lower().partition("-")
     kind, family, shapes = _TPUS.get(version, ("", "", {}))

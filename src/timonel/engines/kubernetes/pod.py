@@ -93,13 +93,9 @@ class Pod:
     """Runs the orders of a job's coordinator.
 
     Args:
-        member: What this pod is.
         workspace: The workspace, of which this pod has a local copy.
-        spec: The job.
         folder: The job's folder.
-        coordinator: Where the coordinator listens.
         token: What shows that this pod belongs to the job.
-        work: Folder for files of this pod.
     """
 
     def __init__(

@@ -142,11 +142,6 @@ def image_of(owner: str, image: str | None, settings: ClusterSettings) -> str:
 
     Args:
         owner: What it is the image of, for messages.
-        image: The image in its specification.
-        settings: Settings of the cluster.
-
-    Raises:
-        SpecError: Neither the specification nor the settings name one.
     """
     found = image or settings.image
     if not found:
@@ -198,11 +193,7 @@ def resources_of(resources: Resources) -> dict[str, Any]:
 def volumes_of(
     volumes: Sequence[Volume], settings: ClusterSettings, *, has_shared_memory: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the volumes of a pod and their mounts, with its writable folders and the claim.
-
-    Raises:
-        SpecError: A volume cannot be mounted.
-    """
+    """Return the volumes of a pod and their mounts, with its writable folders and the claim."""
     sources: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in _FOLDERS]
     mounts: list[dict[str, Any]] = [
         {"name": name, "mountPath": path} for name, path in _FOLDERS.items()

@@ -45,7 +45,6 @@ def why(pod: Pod, now: float) -> str | None:
     """Explain why a pod does not run.
 
     Args:
-        pod: The pod.
         now: Time in seconds since the epoch.
 
     Returns:
@@ -96,11 +95,7 @@ def is_crash_looping(pod: Pod) -> bool:
 
 
 def last_line(ended: Mapping[str, Any]) -> str | None:
-    """Return the last line that a container has left; None: there is none.
-
-    Args:
-        ended: The terminated state of the container.
-    """
+    """Return the last line that a container has left; None: there is none."""
     lines = [line.strip() for line in (ended.get("message") or "").splitlines()]
     line = next((line for line in reversed(lines) if line), None)
     return line if line is None or len(line) <= _SHOWN else f"{line[:_SHOWN]}..."

@@ -20,11 +20,7 @@ _TEST_S = 30.0
 
 
 def check_queue(api: Api, settings: ClusterSettings) -> None:
-    """Check that the queue of jobs exists, if the user may read queues.
-
-    Raises:
-        SpecError: It does not, or Kueue is not installed.
-    """
+    """Check that the queue of jobs exists, if the user may read queues."""
     queue = settings.queue
     if queue is None or not api.allows(ClusterRight("kueue.x-k8s.io", "localqueues", "get")):
         return
@@ -48,11 +44,7 @@ def check_queue(api: Api, settings: ClusterSettings) -> None:
 
 
 def check_claim(api: Api, settings: ClusterSettings) -> None:
-    """Check that the claim of jobs exists, if the user may read claims.
-
-    Raises:
-        SpecError: It does not.
-    """
+    """Check that the claim of jobs exists, if the user may read claims."""
     mount = settings.claim_mount()
     if mount is None or not api.allows(ClusterRight("", "persistentvolumeclaims", "get")):
         return
@@ -74,13 +66,7 @@ def check_pod_user(folder: Path, settings: ClusterSettings, mode: int = 0o777) -
     user of pods.
 
     Args:
-        folder: An existing folder.
-        settings: Settings of the cluster.
         mode: Mode of folders that are made there.
-
-    Raises:
-        SpecError: They cannot.
-        InputError: Nor can this process.
     """
     mount = settings.claim_mount()
     if os.geteuid() or mount is None or not settings.sees(folder):

@@ -34,8 +34,6 @@ class JobPlace:
     """Where a job runs.
 
     Args:
-        cluster: Address of the API server.
-        namespace: The namespace.
         authority: Digest of the authority that verifies the server, as clusters share addresses
             such as those of tunnels and of servers within clusters; None: unknown.
     """
@@ -56,11 +54,7 @@ class JobPlace:
         """Check that this place is the current one, where a job is missing.
 
         Args:
-            job_id: The job.
             here: Where the job was not found.
-
-        Raises:
-            EngineError: The job runs elsewhere, or the cluster cannot be identified.
         """
         if (self.cluster, self.namespace) != (here.cluster, here.namespace):
             raise EngineError(
@@ -87,10 +81,6 @@ def record_resume(store: ObjectStore, status: JobStatus, place: JobPlace) -> Non
     Args:
         store: The bucket's objects below the workspace's URI.
         status: The status that is final.
-        place: Where it is to start.
-
-    Raises:
-        JobError: Another cluster or namespace resumes it, or has done so.
     """
     name = _name(status)
     # Equal content counts as created: an interrupted resume can be repeated.
@@ -109,10 +99,6 @@ def last_resume(store: ObjectStore, job_id: str) -> JobPlace | None:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        job_id: The job.
-
-    Raises:
-        CorruptError: The record is damaged.
     """
     _, names = store.children(f"jobs/{job_id}/resumes")
     if not names:

@@ -74,12 +74,7 @@ class ClusterRight:
 
 
 def coordinator_rules(job_id: str, jobs: Sequence[str]) -> list[Rule]:
-    """Return the rules of the Role of a job's coordinator.
-
-    Args:
-        job_id: The job.
-        jobs: Names of its Jobs in the cluster.
-    """
+    """Return the rules of the Role of a job's coordinator."""
     return [
         _rule("", ["configmaps"], ["get", "patch"], [job_id]),
         _rule("batch", ["jobs"], ["get", "patch"], jobs),
@@ -124,10 +119,6 @@ def subject(kind: str, name: str, namespace: str) -> dict[str, str]:
     Args:
         kind: ``User``, ``Group`` or ``ServiceAccount``.
         name: Its name; a ServiceAccount of another namespace as ``NAMESPACE:NAME``.
-        namespace: Namespace of the RoleBinding.
-
-    Raises:
-        SpecError: The name or its namespace is empty.
     """
     if not name:
         raise SpecError(f"the {kind} has no name")
@@ -145,7 +136,6 @@ def user_manifests(
     """Return the Role of users in a namespace, and a RoleBinding for each subject.
 
     Args:
-        namespace: The namespace.
         subjects: Who gets the rights; without any, only the Role is returned.
         has_routes: Whether endpoints have Ingresses or HTTPRoutes.
     """

@@ -96,11 +96,7 @@ class ClusterSettings(Requested):
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Self:
-        """Return the settings of an environment.
-
-        Raises:
-            SpecError: A value is not one of those that are possible.
-        """
+        """Return the settings of an environment."""
         names = cls.model_fields.keys() - {"mirrors"}
         found = {name: environ.get(_PREFIX + name.upper()) or None for name in names}
         kind = found["service_type"]
@@ -137,11 +133,7 @@ class ClusterSettings(Requested):
         """Check that pods see a workspace.
 
         Args:
-            workspace: The workspace.
             what: What needs it, for messages.
-
-        Raises:
-            SpecError: It is a folder of this machine, or a shared one that is not on the claim.
         """
         shared = shared_folder(workspace.uri)
         if workspace.is_remote and (shared is None or self.sees(shared)):

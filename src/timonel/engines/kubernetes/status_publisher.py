@@ -21,7 +21,6 @@ class StatusPublisher:
         files: The files' thread.
         flush: Writes the output so far; called in that thread.
         record: Notes a status in the bucket; called in that thread.
-        send: Publishes a status in the cluster.
     """
 
     def __init__(

@@ -41,10 +41,7 @@ class Submission:
     """One attempt to start a job.
 
     Args:
-        workspace: A workspace in a bucket.
-        api: The cluster.
         manifests: The job's objects; the first one is the coordinator's Job, suspended.
-        status: Status of the job before it starts.
         spec: Specification of a new job, which is uploaded; None for one that is resumed.
     """
 
@@ -66,13 +63,7 @@ class Submission:
         self._id = secrets.token_hex(8)
 
     def start(self) -> None:
-        """Create all objects of the job and start its coordinator, or else leave nothing.
-
-        Raises:
-            AlreadyExistsError: There is a job with the ID of the new one.
-            JobError: Another submission resumed the job meanwhile.
-            EngineError: The cluster refuses it.
-        """
+        """Create all objects of the job and start its coordinator, or else leave nothing."""
         self._manifests[0]["metadata"]["annotations"] = {SUBMISSION_ANNOTATION: self._id}
         job: Object | None = None
         try:
@@ -164,12 +155,7 @@ def delete_job(api: Api, job: Object, version: str | None = None) -> None:
     """Delete a coordinator's Job and all that it owns; return when that is requested.
 
     Args:
-        api: The cluster.
-        job: The Job.
         version: Only if it has this version.
-
-    Raises:
-        ConflictError: It has another one.
     """
     metadata = job["metadata"]
     with contextlib.suppress(NotFoundError):
@@ -209,12 +195,7 @@ def remove_job(api: Api, job: Object) -> None:
     """Delete the objects of a job that has ended, and wait until they are gone.
 
     Args:
-        api: The cluster.
         job: The Job, as it was read for the status that is final.
-
-    Raises:
-        JobError: There is another Job of that name.
-        EngineError: Its pods do not end.
     """
     job_id, uid = job["metadata"]["name"], job["metadata"]["uid"]
     deadline = time.monotonic() + _REMOVAL_S

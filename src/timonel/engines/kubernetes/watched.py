@@ -28,9 +28,6 @@ class Watched:
     API server is away, the last objects stay. The thread ends when nothing was read for a minute.
 
     Args:
-        api: The cluster.
-        kind: Kind of the objects.
-        labels: Their labels.
         fields: Their fields, of those that the server can select by.
     """
 
@@ -59,9 +56,6 @@ class Watched:
         """Return the latest objects by name, which must not be changed.
 
         Waits for the first list, up to 30 s.
-
-        Raises:
-            EngineError: The first list failed.
         """
         with self._changed:
             self._read_at = time.monotonic()
@@ -96,7 +90,6 @@ class Watched:
         """Take notice that an object does not exist.
 
         Args:
-            name: Its name.
             uid: UID of the object that this process has deleted; another one of its name stays.
         """
         with self._changed:

@@ -20,12 +20,7 @@ _NVIDIA = "nvidia.com/gpu"
 
 
 def check_admission(spec: JobSpec) -> None:
-    """Refuse what this machine does not have.
-
-    Raises:
-        SpecError: The job asks for something that only clusters have, or for more than there is.
-        NotFoundError: The folder of its source does not exist.
-    """
+    """Refuse what this machine does not have."""
     _check_containers("the job", spec.image, spec.volumes)
     _check_source(spec)
     for role in spec.roles:
@@ -34,11 +29,7 @@ def check_admission(spec: JobSpec) -> None:
 
 
 def check_service_admission(spec: ServiceSpec) -> None:
-    """Refuse a service of which this machine cannot run a single replica.
-
-    Raises:
-        SpecError: It asks for something that only clusters have, or for more than there is.
-    """
+    """Refuse a service of which this machine cannot run a single replica."""
     _check_containers("the service", spec.image, spec.volumes)
     if spec.sidecar is not None:
         raise SpecError(

@@ -101,8 +101,6 @@ def _remaining(folder: JobFolder, supervisor: int, *, has_begun: bool) -> JobRec
     None if the job has ended, or is not this guard's to end.
 
     Args:
-        folder: Job folder.
-        supervisor: PID of the dead supervisor.
         has_begun: Whether an earlier supervisor had begun the job: a supervisor that dies before it
             publishes itself leaves its guard's record.
     """

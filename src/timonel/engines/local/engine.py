@@ -196,11 +196,7 @@ class LocalEngine(Engine, ElasticEngine, ResumingEngine):
 
 
 def start_supervisor(folder: JobFolder) -> None:
-    """Start a job's supervisor, detached from this process and its terminal.
-
-    Raises:
-        EngineError: It could not start; the message has its last line of output.
-    """
+    """Start a job's supervisor, detached from this process and its terminal."""
     start_daemon("timonel.engines.local.daemon", folder.root, folder.supervisor_log, "job")
 
 
@@ -208,9 +204,6 @@ def _stop_previous(folder: JobFolder) -> None:
     """Stop the supervisor and guard of an ended job.
 
     They stay until its sidecars have exited.
-
-    Raises:
-        JobError: They did not exit in time.
     """
     supervisor = folder.read().supervisor
     if supervisor is not None:

@@ -108,12 +108,7 @@ class JobFolder:
         path.chmod(0o600)
 
     def read_spec(self) -> JobSpec:
-        """Read the job document.
-
-        Raises:
-            CorruptError: The document is damaged.
-            FormatError: A newer release wrote it.
-        """
+        """Read the job document."""
         path = self.root / "spec.json"
         body = read_document(path, "job")
         with checked(path, "job"):
@@ -130,13 +125,7 @@ class JobFolder:
         write_document(self.root / "status.json", "job-status", body)
 
     def read(self) -> JobRecord:
-        """Read the record.
-
-        Raises:
-            NotFoundError: No such job.
-            CorruptError: The record is damaged.
-            FormatError: A newer release wrote it.
-        """
+        """Read the record."""
         path = self.root / "status.json"
         try:
             body = read_document(path, "job-status")
@@ -151,11 +140,7 @@ class JobFolder:
             )
 
     def status(self) -> JobStatus:
-        """Return the current status; failed if no responsible process is alive.
-
-        Raises:
-            NotFoundError: No such job.
-        """
+        """Return the current status; failed if no responsible process is alive."""
         record = self.read()
         if record.status.state.is_final or record.is_supervised:
             return record.status

@@ -25,10 +25,8 @@ def readable(
     """Yield what is read from each folder with a document, by name; log and skip unreadable ones.
 
     Args:
-        parent: Folder of the folders.
         document: Name of the document that makes a folder complete.
         kind: ``job`` or ``service``, for the log.
-        read: Reads a folder.
     """
     for path in sorted(parent.glob(f"[!.]*/{document}")):
         try:
@@ -44,7 +42,6 @@ def checked(path: Path, kind: str) -> Iterator[None]:
     """Raise a `CorruptError` if the block cannot use the content of a document.
 
     Args:
-        path: The document.
         kind: ``job`` or ``service``.
     """
     try:

@@ -25,12 +25,8 @@ def start_daemon(module: str, folder: Path, log: Path, owner: str) -> None:
 
     Args:
         module: Module that calls `run_guard`.
-        folder: Folder of the job or service.
         log: File of the daemon's output.
         owner: ``job`` or ``service``, for errors.
-
-    Raises:
-        EngineError: It could not start; the message has its last line of output.
     """
     # -P: a file in the current folder must not shadow a standard module.
     command = [sys.executable, "-P", "-m", module, str(folder)]
@@ -60,7 +56,6 @@ def run_guard(name: str, guard: Callable[[int], None]) -> int:
     The guard becomes the parent of orphaned processes and ignores signals that ask it to end.
 
     Args:
-        name: Name of the process.
         guard: Guards; takes a descriptor for the first `fork_supervisor`.
     """
     reader, writer = os.pipe()

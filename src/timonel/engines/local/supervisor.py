@@ -43,7 +43,6 @@ class JobSupervisor:
     """Runs one job to its end.
 
     Args:
-        folder: Job folder with the specification.
         guard: Process that takes over if this one dies.
     """
 

@@ -71,14 +71,9 @@ def check_saved_model(folder: Path, allowed: Collection[str] = ()) -> Any:
 
     Args:
         folder: The version's folder.
-        allowed: Trusted operations.
 
     Returns:
         The checked ``SavedModel``. The file may be another one by the time TensorFlow reads it.
-
-    Raises:
-        UnreadableModelError: The model cannot be read.
-        ModelError: It holds a refused operation.
     """
     began = time.monotonic()
     files = (path for pattern in _FILES for path in folder.glob(pattern))
@@ -106,7 +101,6 @@ def findings_in(meta_graph: Any, allowed: Collection[str] = ()) -> Iterator[Find
 
     Args:
         meta_graph: A ``MetaGraphDef``.
-        allowed: Trusted operations.
     """
     graph = ModelGraph(meta_graph)
     files = _Files(meta_graph, graph)

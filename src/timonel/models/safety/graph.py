@@ -109,8 +109,6 @@ class ModelGraph:
         """Return the origins of a value.
 
         Args:
-            scope: The scope of its use.
-            reference: An input of a node there.
             unfed: Places where names of files are not fed, so that variables get other values.
 
         Returns:

@@ -35,11 +35,7 @@ subtract tanh tensordot tile transpose unstack where zeros zeros_like
 
 
 def calls_of(file: Path) -> Iterator[str]:
-    """Yield what a Keras file would have tf-keras call besides layers and their mathematics.
-
-    Raises:
-        ValueError: The configuration cannot be read.
-    """
+    """Yield what a Keras file would have tf-keras call besides layers and their mathematics."""
     for text in _configurations(file):
         yield from calls_in(_parsed(text))
 

@@ -10,21 +10,13 @@ from timonel.errors import ModelError
 
 
 def allowed_operations(operations: Iterable[str], libraries: Iterable[str]) -> frozenset[str]:
-    """Return trusted operations and those of op libraries, which are loaded.
-
-    Raises:
-        ModelError: An op library cannot be loaded.
-    """
+    """Return trusted operations and those of op libraries, which are loaded."""
     return frozenset(operations).union(*map(load_op_library, libraries))
 
 
 @functools.cache
 def load_op_library(library: str) -> frozenset[str]:
-    """Load a package or shared library with operations, and return what it registers.
-
-    Raises:
-        ModelError: It cannot be loaded.
-    """
+    """Load a package or shared library with operations, and return what it registers."""
     import tensorflow as tf  # noqa: PLC0415 - imports TensorFlow
 
     known = {name for name, _ in registered_operations()}

@@ -33,9 +33,6 @@ class ServerAccess:
 
     Attributes:
         control: The access rules of both ports.
-
-    Raises:
-        TimonelError: A key or certificate file cannot be used.
     """
 
     def __init__(self, settings: AccessSettings) -> None:

@@ -61,9 +61,6 @@ class AccessControl:
 
     Args:
         settings: The access settings; without keys, every client may do everything.
-
-    Raises:
-        TimonelError: The key file cannot be read.
     """
 
     def __init__(self, settings: AccessSettings) -> None:
@@ -77,11 +74,7 @@ class AccessControl:
         """Whether all requests are admitted without checks."""
 
     def admit(self, right: Right, secret: str | None) -> None:
-        """Admit a request that needs ``right``, with the result of `secret_of`.
-
-        Raises:
-            StatusError: The key is missing or invalid, or does not have the right.
-        """
+        """Admit a request that needs ``right``, with the result of `secret_of`."""
         if self._keys is None:
             return
         keys = self._keys.refreshed(time.monotonic())
@@ -93,11 +86,7 @@ class AccessControl:
 
     @contextlib.contextmanager
     def slot(self) -> Iterator[None]:
-        """Count a request during the block.
-
-        Raises:
-            StatusError: Too many are in flight.
-        """
+        """Count a request during the block."""
         if self._most is not None and self._taken >= self._most:
             raise NotStartedError("too many requests at once")
         self._taken += 1

@@ -32,11 +32,7 @@ class PatientParser:
         self._parser = self._make()
 
     def feed_data(self, data: bytes) -> None:
-        """Parse bytes.
-
-        Raises:
-            httptools.HttpParserError: They are no requests that a server takes.
-        """
+        """Parse bytes."""
         while True:
             try:
                 self._parser.feed_data(data)

@@ -40,11 +40,9 @@ class KeyRecord:
     """Stored record of an API key.
 
     Args:
-        id: The public part of the key.
         name: The holder's name.
         right: What the holder may do.
         created: Creation time in seconds since the epoch.
-        salt: Hexadecimal.
         sha256: Of salt and secret, hexadecimal.
         expires: Expiry time in seconds since the epoch; None for never.
     """
@@ -123,13 +121,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_entries(path: Path) -> tuple[KeyRecord, ...]:
-    """Read the entries of a key file.
-
-    Raises:
-        NotFoundError: The file does not exist.
-        CorruptError: The file is corrupt.
-        FormatError: Another release wrote the file.
-    """
+    """Read the entries of a key file."""
     try:
         document = read_document(path, KIND)
     except NotFoundError as error:
@@ -163,9 +155,6 @@ def watched_keys(path: Path) -> ReloadedFile[Keyring]:
 
     A deleted or empty file means no keys. If one cannot be read, the previous keys stay valid and
     an error is logged.
-
-    Raises:
-        TimonelError: The file cannot be read now.
     """
     read_entries(path)
 

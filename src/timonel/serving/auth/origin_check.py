@@ -25,8 +25,6 @@ def hosts_for(address: str, host: str, allowed: tuple[str, ...]) -> frozenset[st
 
     Args:
         address: The IP address, or path of a Unix socket, that the server listens on.
-        host: The configured host name or address.
-        allowed: Further host names.
     """
     if not is_loopback(address):
         return None

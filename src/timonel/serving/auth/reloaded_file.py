@@ -24,12 +24,8 @@ class ReloadedFile(Generic[T]):
     """A value read from files and reloaded on change. Not thread-safe.
 
     Args:
-        paths: The files.
         read: Creates the value; called again when a file has changed.
         failed: Called if a reload raised; the previous value stays in use.
-
-    Raises:
-        Exception: The first call of ``read`` failed.
     """
 
     def __init__(

@@ -111,11 +111,7 @@ def _context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def read_pem(settings: TlsSettings) -> Pem:
-    """Return the contents of the files.
-
-    Raises:
-        SpecError: They cannot be used.
-    """
+    """Return the contents of the files."""
     # OpenSSL reports unusable files here; gRPC would only on the first connection.
     _context(settings)
     try:
@@ -150,12 +146,7 @@ def _failed(port: str) -> Callable[[Exception], None]:
 
 
 def read_ssl_config(path: str | None) -> Pem | None:
-    """Read an SSLConfig file; None without a path.
-
-    Raises:
-        StatusError: The file cannot be read, or is not an SSLConfig.
-        SpecError: It lacks a certificate or key, or verifies clients without an authority.
-    """
+    """Read an SSLConfig file; None without a path."""
     if path is None:
         return None
     message = parse_text_proto(read_text(path), config_message("SSLConfig")(), path)

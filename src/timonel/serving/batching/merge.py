@@ -18,11 +18,7 @@ _MAX_PADDED_RANK = 6
 
 
 def rows_of(inputs: Mapping[str, Array]) -> int:
-    """Return the common size of the first dimension.
-
-    Raises:
-        StatusError: The inputs have no common first dimension.
-    """
+    """Return the common size of the first dimension."""
     if not inputs:
         raise invalid_argument("Batching Run() must have at least one input tensor")
     rows: int | None = None
@@ -57,9 +53,6 @@ def merge(
         pad_shapes: Whether to pad arrays of different shapes to the largest, with each array's
             first value; otherwise they are rejected.
         tensors: Tensor names by input, for error messages.
-
-    Raises:
-        StatusError: Shapes or data types do not match.
     """
     if len(parts) == 1 and not (padding and len(next(iter(parts[0].values())))):
         return parts[0]

@@ -43,7 +43,6 @@ class BatchTimes(NamedTuple):
         row_s: Seconds per row, by size: entry k is for batches of more than 2^(k-1) and at most 2^k
             rows.
         counts: Number of measurements, by size.
-        seen: Number of all measurements.
     """
 
     row_s: tuple[float, ...] = (0.0,) * _BUCKETS
@@ -112,11 +111,7 @@ class BatchingPolicy(abc.ABC):
     def place(
         self, signature: str, inputs: Mapping[str, Array], outputs: Sequence[str]
     ) -> tuple[int, Key]:
-        """Return a request's rows and the key of its queue; `ALONE` to compute it alone.
-
-        Raises:
-            StatusError: The request cannot be computed.
-        """
+        """Return a request's rows and the key of its queue; `ALONE` to compute it alone."""
 
     @abc.abstractmethod
     def queue(self, key: Key) -> Queue:

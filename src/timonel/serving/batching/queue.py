@@ -150,11 +150,7 @@ class Queue(abc.ABC):
 
     @abc.abstractmethod
     def add(self, request: QueuedRequest) -> int:
-        """Add a request; return the number of parts that it was split into.
-
-        Raises:
-            StatusError: The request is too large, or the queue is full.
-        """
+        """Add a request; return the number of parts that it was split into."""
 
     @abc.abstractmethod
     def due_at(self) -> float | None:
@@ -183,11 +179,7 @@ class Queues:
         """Number of queued requests, or of parts of these."""
 
     def add(self, request: QueuedRequest) -> None:
-        """Add a request to the queue of its key.
-
-        Raises:
-            StatusError: It is too large, or too many are queued.
-        """
+        """Add a request to the queue of its key."""
         if self._limit is not None and self.waiting >= self._limit:
             raise NotStartedError(f"{self._limit} requests wait for this version already.")
         queue = self._queues.get(request.key) or self._make(request.key)

@@ -35,7 +35,6 @@ class ScheduledModel(LoadedModel):
 
     Args:
         model: The model that computes; owned from now on.
-        threads: Maximum number of batches to compute at once.
         observer: Called for each batch of a signature that is batched.
     """
 

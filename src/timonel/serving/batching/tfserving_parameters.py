@@ -20,11 +20,7 @@ _UNSIGNED = 2**64
 
 
 def parse_parameters(text: str, path: str) -> BatchingParameters:
-    """Parse a BatchingParameters text proto.
-
-    Raises:
-        StatusError: The text is invalid, or sets no threads.
-    """
+    """Parse a BatchingParameters text proto."""
     message = parse_text_proto(text, config_message("BatchingParameters")(), path)
     given: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:

@@ -16,12 +16,6 @@ def opened(inputs: object) -> object:
     """Return the array of an ``.npy`` file, or the rows of an ``.npz`` file as dicts.
 
     Other inputs are returned as they are.
-
-    Raises:
-        NotFoundError: The file does not exist.
-        DataError: It is not of NumPy, or has pickled objects, which could run code.
-        InputError: It cannot be read.
-        SpecError: The arrays of an ``.npz`` file have different numbers of rows.
     """
     if not isinstance(inputs, str | os.PathLike):
         return inputs

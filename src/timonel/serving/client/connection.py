@@ -66,12 +66,7 @@ class HttpConnection:
         self._connection.close()
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return the JSON at ``path``.
-
-        Raises:
-            HttpError: The server answered with an error.
-            ServingError: The server does not answer, or not with JSON.
-        """
+        """Return the JSON at ``path``."""
         return self._request("GET", path, None)
 
     def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:

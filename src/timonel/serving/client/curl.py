@@ -67,11 +67,8 @@ def curl_line(
     """Return a command that sends an example for a signature.
 
     Args:
-        url: Where to send it.
-        signature: The signature.
         image: Image file to send, if the model takes images.
         row: Values of inputs by name; others are made up.
-        options: Options of curl.
     """
     if signature.kind is InstanceKind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.

@@ -50,11 +50,6 @@ def instances(
             texts, for a model with one input. Cells of a CSV that `convert` treats as missing
             numbers become NaN; None is sent as null.
         notify: Called with a line on how a CSV was read, if that is not obvious.
-
-    Raises:
-        NotFoundError: A file does not exist.
-        DataError: A file is not an image, CSV or JSON.
-        InputError: The model takes another kind of input, or other columns.
     """
     check_files(inputs)
     inputs = opened(inputs)

@@ -218,11 +218,7 @@ def _columns_of_rows(outline: Outline, specs: Specs) -> dict[str, Any] | None:
 
 
 def array_of(outline: Outline, column: Any, dtype: str) -> Array | None:
-    """Convert nested lists or numbers of an outline to an array; None if that needs `whole`.
-
-    Raises:
-        StatusError: They are not of the type, or irregular.
-    """
+    """Convert nested lists or numbers of an outline to an array; None if that needs `whole`."""
     has_arrays = outline.arrays and isinstance(column, list)
     if has_arrays and any(isinstance(row, NumberArray) for row in column):
         column = _stacked(column)

@@ -20,7 +20,6 @@ class Correlation:
 
     Args:
         traceparent: Trace context of the client, as W3C defines it.
-        tracestate: Further trace context.
         comparison: Secret ID that the copy of a request for another version has too; see
             `timonel.serving.telemetry.answers`.
     """

@@ -42,7 +42,6 @@ def warm_up(
     """Send a version's own warm-up requests to it, if it has any.
 
     Args:
-        iterations: How often to send each request.
         observe: Called with the status, the seconds and the number of requests read, also after a
             failure; not called if there is no file.
     """

@@ -28,7 +28,6 @@ class Servable:
 
     Args:
         model: The loaded model; owned by this object from now on.
-        labels: Class names exported with the version.
         missing: Value for a missing cell, by column, where the version takes them.
         folder: The version's folder, which this object releases.
     """
@@ -160,11 +159,7 @@ class Catalogue:
         return self._of(name).statuses
 
     def statuses(self, name: str, version: int | None = None) -> tuple[VersionStatus, ...]:
-        """Return the status of every version of a model, or of one.
-
-        Raises:
-            StatusError: The model or version does not exist.
-        """
+        """Return the status of every version of a model, or of one."""
         known = self.known(name)
         if not known:
             problem = self._of(name).problem
@@ -209,11 +204,7 @@ class Catalogue:
         ]
 
     def acquire(self, spec: ModelSpec) -> Servable:
-        """Return the requested version and add a user; see `Servable`.
-
-        Raises:
-            StatusError: It is not loaded.
-        """
+        """Return the requested version and add a user; see `Servable`."""
         servable = self._find(spec)
         # A version is removed from the catalogue before it is retired, so look it up again.
         while not servable.acquire():

@@ -60,7 +60,6 @@ class Look:
     Args:
         source: The source; None for a model that is no longer configured.
         relist: Whether to look for new and removed versions; otherwise only known ones are checked.
-        is_obsolete: Whether the configuration has changed since.
     """
 
     source: VersionSource | None

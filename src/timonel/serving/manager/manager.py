@@ -51,7 +51,6 @@ class ModelManager:
 
     Args:
         load: Loads one version; called from several threads.
-        configured: Called with each new configuration.
     """
 
     def __init__(
@@ -103,10 +102,6 @@ class ModelManager:
         """Block until all models serve a version or have failed.
 
         Without ``fail_fast``, retries and slow loads are not waited for once a model serves.
-
-        Raises:
-            UnservableError: No model has a version that can be loaded; with ``fail_fast``, one of
-                them has none.
         """
         self._settled.wait()
         configured = [m for m in self._managed.values() if m.configured]

@@ -63,10 +63,6 @@ def reloaded_models(
 
     Args:
         trusted: Names of models that may run code of their own; `EVERY_MODEL` for all.
-
-    Raises:
-        StatusError: It adds request logs to those ``present``, or gives a trusted model another
-            base path: a client must not choose files, nor whose code runs.
     """
     models = next_models(config)
     known = {(model.name, model.base_path) for model in present}

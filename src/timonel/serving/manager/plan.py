@@ -84,7 +84,6 @@ class Rule:
     """Rules for choosing a model's versions.
 
     Args:
-        unloads_first: Whether the old version is unloaded before the new one is loaded.
         keep: Further versions to keep, because labels or aliases name them.
         fall_back: Whether an older version replaces one that cannot be loaded.
     """
@@ -218,11 +217,7 @@ def may_yet_serve(
 def statuses(
     tracked: Mapping[int, Tracked], *, retrying_is_loading: bool = False
 ) -> tuple[VersionStatus, ...]:
-    """Return the statuses reported to clients, ascending by version.
-
-    Args:
-        retrying_is_loading: Report LOADING instead of a failure while retries are left.
-    """
+    """Return the statuses reported to clients, ascending by version."""
     return tuple(
         VersionStatus(number, VersionState.LOADING)
         if retrying_is_loading and record.retry_at is not None

@@ -39,19 +39,11 @@ class VersionSource(abc.ABC):
 
     @abc.abstractmethod
     def versions(self, *, relist: bool) -> Collection[int]:
-        """Return the available versions; ``relist`` looks for new and removed ones.
-
-        Raises:
-            OSError: The versions cannot be listed; `strerror` says why.
-        """
+        """Return the available versions; ``relist`` looks for new and removed ones."""
 
     @abc.abstractmethod
     def aliases(self) -> Mapping[str, int]:
-        """Return the versions by alias, as of the last `versions`.
-
-        Raises:
-            OSError: They cannot be read.
-        """
+        """Return the versions by alias, as of the last `versions`."""
 
     @abc.abstractmethod
     def look(self, numbers: Sequence[int], enough: int) -> list[Candidate]:
@@ -64,11 +56,7 @@ class VersionSource(abc.ABC):
 
     @abc.abstractmethod
     def fetch(self, candidate: Candidate) -> FolderLease:
-        """Return a version's local folder, which the caller must release.
-
-        Raises:
-            StatusError: It cannot be fetched.
-        """
+        """Return a version's local folder, which the caller must release."""
 
     @abc.abstractmethod
     def refresh(self) -> None:

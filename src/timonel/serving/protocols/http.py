@@ -54,11 +54,7 @@ def answering(answer: Answer, headers: Sequence[tuple[bytes, bytes]] = ()) -> An
 
 
 async def body_of(request: Request, most: int | None = None) -> bytes:
-    """Read the whole request body.
-
-    Raises:
-        BodyTooLargeError: It has more than ``most`` bytes, or declares so.
-    """
+    """Read the whole request body."""
     declared = header(request.headers, b"content-length")
     if most is not None and declared.isdigit() and int(declared) > most:
         raise _too_large(most)
@@ -80,9 +76,6 @@ def unzip(packed: bytes, most: int | None = None) -> bytes:
 
     As in TensorFlow Serving, corrupt data gives nothing. Without a limit, nor do more than 100 MiB.
     More than 10,000 members count as corrupt.
-
-    Raises:
-        BodyTooLargeError: There are more than ``most`` bytes.
     """
     slices, left = [], _UNZIPPED_LIMIT if most is None else most
     member, members = zlib.decompressobj(wbits=_GZIP), 1

@@ -78,9 +78,6 @@ def from_proto(alias: str, proto: Any) -> Array:
     """Return the array in a TensorProto; it may be read-only.
 
     Values beyond the shape are dropped; missing ones are filled with the last value.
-
-    Raises:
-        StatusError: The proto is invalid; the message names the input ``alias``.
     """
     try:
         return _decode(proto)
@@ -99,9 +96,6 @@ def encode(array: Array, *, as_content: bool = False) -> bytes:
     Args:
         array: The array; object arrays hold bytes.
         as_content: Whether to write values to ``tensor_content`` instead of typed fields.
-
-    Raises:
-        StatusError: The dtype has no proto form.
     """
     dtype = DTYPE_NAMES.get(array.dtype)
     if dtype is None:

@@ -101,9 +101,6 @@ def freeze(version: Path, tags: Sequence[str], signatures: Mapping[str, Any]) ->
     """Return a SavedModel with constants in place of variables, as a proto.
 
     Constants shared by several signatures are stored once.
-
-    Raises:
-        ValueError: The model holds other resources than variables, for example tables.
     """
     import tensorflow as tf  # noqa: PLC0415 - imports TensorFlow
     from tensorflow.core.protobuf import saved_model_pb2  # noqa: PLC0415 - imports TensorFlow

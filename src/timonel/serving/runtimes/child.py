@@ -227,12 +227,7 @@ class _Child:
         return f"The process of this model {how}."
 
     def call(self, request: tuple[Any, ...], timeout_s: float | None) -> Any:
-        """Send a request over an idle connection and return the answer.
-
-        Raises:
-            TimeoutError: It took too long, and the process is killed.
-            EOFError, OSError: The process ended.
-        """
+        """Send a request over an idle connection and return the answer."""
         connection = self._idle.get()
         if connection is None:
             self._idle.put(None)

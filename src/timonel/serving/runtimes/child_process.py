@@ -71,11 +71,7 @@ def send(connection: Connection, value: Any) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Receive a value; its arrays are writable.
-
-    Raises:
-        EOFError: The peer has closed the connection.
-    """
+    """Receive a value; its arrays are writable."""
     content, sizes = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our own process
     buffers = []
     for size in sizes:
@@ -86,11 +82,7 @@ def receive(connection: Connection) -> Any:
 
 
 def receive_loaded(control: Connection) -> tuple[Loaded | StatusError, list[Connection]]:
-    """Wait until the process has loaded; return the connections for calls.
-
-    Raises:
-        EOFError: The process ended.
-    """
+    """Wait until the process has loaded; return the connections for calls."""
     answer = receive(control)
     if isinstance(answer, StatusError):
         return answer, []

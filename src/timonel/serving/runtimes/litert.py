@@ -73,11 +73,7 @@ class LiteRtRuntime(Runtime):
 def load_flatbuffer(
     content: bytes, settings: RuntimeSettings, signatures: Mapping[str, Signature]
 ) -> LoadedModel:
-    """Load a flatbuffer converted from a SavedModel, with the SavedModel's signatures.
-
-    Raises:
-        StatusError: The flatbuffer lacks one of them.
-    """
+    """Load a flatbuffer converted from a SavedModel, with the SavedModel's signatures."""
     first = _Interpreter(content, settings)
     entries = first.entries(content)
     for name, signature in signatures.items():

@@ -46,12 +46,7 @@ def signatures_in(version: Path, tags: Collection[str]) -> dict[str, Signature]:
 
 
 def meta_graph_of(version: Path, tags: Collection[str]) -> Any:
-    """Return the ``MetaGraphDef`` with exactly these tags, or None.
-
-    Raises:
-        OSError: ``saved_model.pb`` cannot be read.
-        DecodeError: It is no SavedModel.
-    """
+    """Return the ``MetaGraphDef`` with exactly these tags, or None."""
     model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
     graphs = (each for each in model.meta_graphs if set(each.meta_info_def.tags) == set(tags))
     return next(graphs, None)

@@ -45,9 +45,6 @@ class ServerRuntime(AutoRuntime):
     """Loads Python models in processes of their own, others in this one. Thread-safe.
 
     A server with only Python models does not import TensorFlow.
-
-    Raises:
-        SpecError: No runtime has a configured name.
     """
 
     def __init__(self, settings: ServerSettings) -> None:

@@ -34,9 +34,6 @@ def compared(theirs: LoadedModel, ours: LoadedModel, samples: Sequence[Sample]) 
     """Return the difference of each output of ``ours`` from that of ``theirs``.
 
     Compares requests as they are, and in the batch sizes to be measured.
-
-    Raises:
-        StatusError: A signature has no requests, or fails.
     """
     found = []
     for signature in _callable(theirs):

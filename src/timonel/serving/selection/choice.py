@@ -67,11 +67,7 @@ def _needs_tensorflow(model: ModelSettings, settings: RuntimeSettings) -> bool:
 
 
 def check_permission(version: Path, name: str, settings: PythonSettings) -> bool:
-    """Return whether a version is a Python model, which then may run.
-
-    Raises:
-        StatusError: Its code may not run.
-    """
+    """Return whether a version is a Python model, which then may run."""
     if not is_python_model(version):
         return False
     if not settings.allows(name):

@@ -77,13 +77,7 @@ _MISSING = re.compile(
 
 
 def choose(request: MeasuringRequest) -> Evidence:
-    """Convert, compare, measure and choose.
-
-    Raises:
-        ModelError: Required requests are missing, or the model they are for cannot be loaded.
-        InputError: The samples cannot be read.
-        SpecError: The samples do not match the model's inputs.
-    """
+    """Convert, compare, measure and choose."""
     samples = _samples(request)[:MAX_SAMPLES]
     # Others that take the same inputs may train the model at each load.
     warm_up = [sample for sample in samples if sample[0] == DEFAULT_SIGNATURE]
@@ -251,10 +245,6 @@ def samples_in(file: Path, signatures: Mapping[str, Signature]) -> list[Sample]:
     """Return the requests in an ``.npz`` file with one array per input.
 
     Each row is a request to every signature with these inputs.
-
-    Raises:
-        InputError: The file cannot be read.
-        SpecError: No signature has these inputs, or their numbers of rows differ.
     """
     arrays = read_npz(file)
     found: list[Sample] = []

@@ -140,9 +140,6 @@ def runtime_choice(values: Iterable[str], default: str = AUTO) -> dict[str, Any]
 
     Args:
         values: Items of the form ``RUNTIME`` or ``MODEL=RUNTIME``.
-
-    Raises:
-        SpecError: A model or a runtime is empty, or a model has two runtimes.
     """
     found = by_model(values, "a runtime")
     for model, names in found.items():

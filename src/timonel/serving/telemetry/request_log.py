@@ -189,11 +189,7 @@ class RotatingFile:
         self._count = 0
 
     def write(self, payload: bytes) -> None:
-        """Append a record.
-
-        Raises:
-            OSError: The record cannot be written; the file is unchanged.
-        """
+        """Append a record."""
         file = self._file or self._open()
         record = b"".join(frame(payload))
         try:
@@ -215,11 +211,7 @@ class RotatingFile:
             self.close()
 
     def close(self) -> None:
-        """Close the file, if any, and rename it to its final name.
-
-        Raises:
-            OSError: It cannot be renamed.
-        """
+        """Close the file, if any, and rename it to its final name."""
         if self._file is None:
             return
         file, self._file = self._file, None

@@ -92,9 +92,6 @@ def make_tracer(exporter: SpanExporter | None = None) -> tuple[OpenTelemetryTrac
 
     OpenTelemetry's own variables set the endpoint, the sampling and the service name:
     ``OTEL_EXPORTER_OTLP_ENDPOINT``, ``OTEL_TRACES_SAMPLER``, ``OTEL_SERVICE_NAME``.
-
-    Raises:
-        MissingExtraError: OpenTelemetry is not installed.
     """
     if not _installed("opentelemetry.sdk.trace") or (
         exporter is None and not _installed("opentelemetry.exporter.otlp.proto.http")

@@ -43,10 +43,6 @@ def translate(
     """Return the settings of the server for the given flags, and a line for each without effect.
 
     ``models``, ``batching`` and ``metrics_path`` are what the files of flags say, None without one.
-
-    Raises:
-        StatusError: TensorFlow Serving would fail to start, or the server would be less secure than
-            requested.
     """
     _check(parsed)
     port, rest_port = parsed.integer("port"), parsed.integer("rest_api_port")

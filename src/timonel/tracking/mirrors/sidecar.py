@@ -80,10 +80,6 @@ def follow(
     ``stop()`` is true, it returns after one last sync.
 
     Args:
-        workspace: The workspace of the run.
-        run_id: The run.
-        mirrors: The mirrors to feed.
-        stop: Called between syncs.
         wait: Waits between syncs; may return early.
         interval_s: Seconds between syncs.
     """

@@ -239,13 +239,7 @@ def mode(environ: Mapping[str, str]) -> Mode:
 
 
 def describe_destination(environ: Mapping[str, str], folder: str, run_id: str) -> str:
-    """Return a line that describes where a run goes.
-
-    Args:
-        environ: The environment.
-        folder: The folder of offline runs.
-        run_id: The run.
-    """
+    """Return a line that describes where a run goes."""
     chosen = mode(environ)
     if chosen == "disabled":
         return "Weights & Biases: disabled by WANDB_MODE"

@@ -16,11 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def bind_pages(endpoints: Path) -> socket.socket:
-    """Bind the port of the last control plane, or a free one if that is taken; record it.
-
-    Args:
-        endpoints: Folder of the endpoints.
-    """
+    """Bind the port of the last control plane, or a free one if that is taken; record it."""
     before = _port(endpoints)
     try:
         bound = bind(_HOST, before or 0, "pages")

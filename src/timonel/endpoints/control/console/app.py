@@ -69,7 +69,6 @@ class Console:
     """Pages of the endpoints of a workspace.
 
     Args:
-        documents: Documents of the endpoints.
         history: Returns the file for the history of an endpoint, whose folder exists.
         loads: Return the recent load by endpoint and version.
         clock: Seconds since the epoch.

@@ -70,11 +70,7 @@ class History:
         self.points: tuple[EndpointPoint, ...] = self._read()
 
     def add(self, point: EndpointPoint) -> None:
-        """Add a point.
-
-        Raises:
-            InputError: The file cannot be written; the point is kept in memory.
-        """
+        """Add a point."""
         points = [each for each in self.points if each.at >= point.at - SPAN_S]
         _append(points, point)
         self.points = tuple(points)
@@ -137,8 +133,6 @@ def changes(before: EndpointStatus, after: EndpointStatus, cause: str) -> tuple[
     """Return what has changed between two statuses, as lines for people.
 
     Args:
-        before: The earlier status.
-        after: The later status.
         cause: Cause of the revision that gets the traffic now.
     """
     found = []

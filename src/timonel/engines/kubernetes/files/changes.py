@@ -96,11 +96,7 @@ class SharedContents:
         return f"{self.folder}/{digest}"
 
     def add(self, content: bytes) -> Part:
-        """Return a part with this content; upload it unless it is small.
-
-        Raises:
-            InputError: The bucket cannot be written.
-        """
+        """Return a part with this content; upload it unless it is small."""
         digest = hashlib.sha256(content).hexdigest()
         if len(content) <= INLINE_BYTES:
             return Part(len(content), digest, content)
@@ -108,12 +104,7 @@ class SharedContents:
         return Part(len(content), digest)
 
     def read(self, part: Part) -> bytes:
-        """Return the content of a part.
-
-        Raises:
-            DamagedObjectError: The object has other content.
-            InputError: The bucket cannot be read.
-        """
+        """Return the content of a part."""
         if part.data is not None:
             return part.data
         content = self.store.read(self.name(part.digest))
@@ -144,11 +135,7 @@ def encode_change(change: Change) -> dict[str, Any]:
 
 
 def decode_change(body: Mapping[str, Any]) -> Change:
-    """Return a change from JSON.
-
-    Raises:
-        CorruptError: It is not a change.
-    """
+    """Return a change from JSON."""
     try:
         parts = body["parts"]
         return Change(
@@ -171,11 +158,7 @@ def encode_index(index: Index) -> dict[str, Any]:
 
 
 def decode_index(body: Mapping[str, Any]) -> Index:
-    """Return an index from JSON.
-
-    Raises:
-        CorruptError: It is not an index.
-    """
+    """Return an index from JSON."""
     try:
         files = map(decode_change, body["files"])
         lost = [(int(start), int(end)) for start, end in body["lost"]]

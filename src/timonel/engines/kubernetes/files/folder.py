@@ -56,7 +56,6 @@ class SharedFolder:
         root: This process's copy of the workspace.
         folders: The shared folders, relative to the workspace.
         store: The bucket's objects below the workspace's URI.
-        job_id: The job.
         is_hub: Whether this process is the coordinator, whose own changes need no confirmation.
     """
 
@@ -93,9 +92,6 @@ class SharedFolder:
 
         Args:
             to_end: Whether programs have written all: incomplete last lines are complete.
-
-        Raises:
-            InputError: The bucket cannot be written.
         """
         self._notice(self._tree.find(self._records), to_end=to_end)
         return self._take_found()
@@ -108,9 +104,6 @@ class SharedFolder:
 
         A file that cannot be written here is left out; the coordinator still sends the change on.
         A change of another folder and a damaged one are dropped.
-
-        Raises:
-            InputError: The bucket cannot be read, or the disk is full.
         """
         if not self._tree.accepts(change.name):
             return []
@@ -130,9 +123,6 @@ class SharedFolder:
         earlier coordinator has lost. After an error, call it again.
 
         Files that cannot be written here, and those whose content is damaged, are left out.
-
-        Raises:
-            InputError: The bucket cannot be used, or the disk is full.
         """
         if self._is_hub:
             for name, status in self._tree.files():

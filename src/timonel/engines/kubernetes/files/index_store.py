@@ -32,7 +32,6 @@ class IndexStore:
 
     Args:
         store: The bucket's objects below the workspace's URI.
-        job_id: The job.
     """
 
     def __init__(self, store: ObjectStore, job_id: str) -> None:
@@ -47,10 +46,6 @@ class IndexStore:
         """Read and return the index of an earlier coordinator; empty if there was none.
 
         To be saved before the first change is numbered.
-
-        Raises:
-            CorruptError: It is damaged.
-            InputError: The bucket cannot be read.
         """
         try:
             self.index = decode_index(json.loads(self._store.read(self._name)))
@@ -67,11 +62,7 @@ class IndexStore:
         return self.index
 
     def save(self) -> None:
-        """Write the index, if it has changed.
-
-        Raises:
-            InputError: The bucket cannot be written.
-        """
+        """Write the index, if it has changed."""
         if self._saved_version != self.index.version:
             self._store.write(self._name, json.dumps(encode_index(self.index)).encode())
             self._saved_version = self.index.version
@@ -92,11 +83,7 @@ class IndexStore:
         return change
 
     def collect(self, now: float) -> None:
-        """Delete objects that no file has needed for `UNUSED_S`; to be called every few minutes.
-
-        Raises:
-            InputError: The bucket cannot be read or written.
-        """
+        """Delete objects that no file has needed for `UNUSED_S`; to be called every few minutes."""
         used = {
             self._objects.name(part.digest)
             for change in self.index.files.values()

@@ -196,16 +196,7 @@ class Appended:
 
 
 def append_to(path: Path, data: bytes, *, lines: bool) -> Appended:
-    """Append all or nothing to a file, in one write, which no other append interrupts.
-
-    Args:
-        path: The file.
-        data: The content.
-        lines: Whether to end an incomplete line before it.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Append all or nothing to a file, in one write, which no other append interrupts."""
     with path.open("ab+", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         is_complete = tail_of(file, size)[-1:] in {b"", b"\n"} or data.startswith(b"\n")
@@ -268,17 +259,9 @@ def read_draft(
     """Read the changes of a file; None if it has none, or changed after it was found.
 
     Args:
-        path: The file.
-        name: Its name in the workspace.
-        record: What is known of it.
-        objects: Destination of new content of growing files.
         status: The file as it was found; None: it is missing. What is written later is not read.
         whole: Return the whole content, also of a growing file.
         to_end: Return an incomplete last line as well.
-
-    Raises:
-        OSError: It cannot be read.
-        InputError: The bucket cannot be written.
     """
     if status is None:
         return Draft(name) if record.seen else None

@@ -64,8 +64,6 @@ class FileThread:
 
     Args:
         folder: The job's folder.
-        send: Called in the main thread with changes for the other processes.
-        number: Called in the thread with each of these changes before it is sent.
         tick: Called in the thread twice a second.
 
     Attributes:

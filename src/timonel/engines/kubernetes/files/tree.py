@@ -28,7 +28,6 @@ class SharedTree:
     """Shared folders in a process's copy of the workspace.
 
     Args:
-        root: The copy of the workspace.
         folders: The shared folders, relative to it.
     """
 
@@ -157,12 +156,7 @@ class SharedTree:
 
     @contextlib.contextmanager
     def skipping(self, name: str) -> Iterator[None]:
-        """Log errors of this file only, and go on with the others.
-
-        Raises:
-            InputError: The bucket cannot be used, or the disk is full.
-            CorruptError: A download failed; it may succeed later.
-        """
+        """Log errors of this file only, and go on with the others."""
         try:
             yield
         except (OSError, TimonelError) as error:

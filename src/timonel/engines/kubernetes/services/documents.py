@@ -41,12 +41,10 @@ class ClusterDocuments(DocumentStore):
     """Documents in ConfigMaps or Secrets of one namespace.
 
     Args:
-        api: The cluster.
         store: Name of the store, such as ``endpoints``.
         is_watching: Whether reads come from objects that a watch keeps current, for a process that
             reads all the time; its own writes are visible at once. Otherwise each read is a
             request.
-        kind: Kind of the objects.
     """
 
     def __init__(
@@ -214,11 +212,7 @@ class ClusterDocuments(DocumentStore):
             raise CorruptError(f"the {self.place(name)} has no valid key '{_KEY}'") from None
 
     def _object_name(self, name: str) -> str:
-        """Return the name of a document's object.
-
-        Raises:
-            SpecError: An object cannot have a name like that.
-        """
+        """Return the name of a document's object."""
         *folders, file = name.split("/")
         stem, _, ending = file.rpartition(".")
         found = ".".join([self._store, *folders, stem.replace(".", "--"), ending])

@@ -35,7 +35,6 @@ class Exposure:
     """Service objects of one namespace, and routes to them. Thread-safe; holds no state.
 
     Args:
-        api: The cluster.
         settings: Settings of the cluster: the type of Service objects, and the routes.
     """
 
@@ -49,8 +48,6 @@ class Exposure:
         """Return the Service object, and the route to it if there is to be one.
 
         Args:
-            name: Their name.
-            selector: Labels of the pods.
             port: The port of the Service object, at which the pods listen.
             has_tls: Whether it accepts TLS only. Such a port gets no route, as a proxy would have
                 to be told which certificate to expect.
@@ -74,11 +71,7 @@ class Exposure:
         return [service, manifest]
 
     def expose(self, name: str, selector: Mapping[str, str], port: int, *, has_tls: bool) -> None:
-        """Create the objects of `manifests`, or change them. Idempotent.
-
-        Raises:
-            EngineError: Another object has the name, or the cluster refuses.
-        """
+        """Create the objects of `manifests`, or change them. Idempotent."""
         service, *routes = self.manifests(name, selector, port, has_tls=has_tls)
         found = self._api.find(_KIND, name) or self._create(service)
         if not _is_own(found):
@@ -97,11 +90,7 @@ class Exposure:
             self._put_route(manifest, found)
 
     def check(self, name: str, *, has_tls: bool) -> None:
-        """Have the cluster check the route that `expose` would create; change nothing.
-
-        Raises:
-            EngineError: The cluster refuses it.
-        """
+        """Have the cluster check the route that `expose` would create; change nothing."""
         route = None if has_tls else route_of(name, self._settings)
         if route is not None:
             with contextlib.suppress(AlreadyExistsError):

@@ -35,11 +35,8 @@ class Leadership:
     are sent only while `holds` is called: a leader that hangs loses its leadership.
 
     Args:
-        api: The cluster.
         name: Name of the Lease object, which is created if it is missing.
-        holder: Name of this replica.
         owner: Kind and name of the object with which a created lease is deleted.
-        start: Starts an attempt to take or renew the lease.
         clock: Monotonic time in seconds.
     """
 

@@ -19,8 +19,6 @@ def replica_lines(api: Api, pod: str, *, follow: bool) -> Iterator[str]:
     """Yield lines of a replica's output.
 
     Args:
-        api: The cluster.
-        pod: Name of its pod.
         follow: Continue until the pod is gone, with the output of its next starts.
     """
     last: str | None = None

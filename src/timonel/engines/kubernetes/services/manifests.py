@@ -27,11 +27,7 @@ def service_manifests(spec: ServiceSpec, settings: ClusterSettings) -> list[Mani
     The first one is the paused Deployment, which owns all others, see `manifests.owned`.
 
     Args:
-        spec: Specification of the service.
         settings: Settings of the cluster, with the namespace of the service.
-
-    Raises:
-        SpecError: It has no image, or the cluster cannot fulfil the specification.
     """
     return [_deployment(spec, settings), _disruption_budget(spec), *_rights(spec, settings)]
 
@@ -40,12 +36,7 @@ def applied(deployment: Mapping[str, Any], first: Manifest, spec: ServiceSpec) -
     """Return a Deployment after a specification was applied; None: nothing changes.
 
     Args:
-        deployment: The Deployment in the cluster.
         first: The first manifest of the specification.
-        spec: The specification.
-
-    Raises:
-        SpecError: Its revision was applied with other contents.
     """
     revisions = _revisions(deployment)
     if revisions.get(str(spec.revision), spec.digest) != spec.digest:

@@ -36,8 +36,6 @@ def service_status(
     """Return the status of a service.
 
     Args:
-        deployment: Its Deployment.
-        found: Its pods.
         events: Events of these pods with the reason ``Killing``.
         now: Time in seconds since the epoch.
     """

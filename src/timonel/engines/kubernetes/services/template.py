@@ -33,15 +33,7 @@ _KILL_GRACE_S = 1
 
 
 def replica_template(spec: ServiceSpec, settings: ClusterSettings) -> dict[str, Any]:
-    """Return the pod template of a service's replicas.
-
-    Args:
-        spec: Specification of the service.
-        settings: Settings of the cluster.
-
-    Raises:
-        SpecError: No image, a volume that cannot be mounted, or a sidecar with a reserved name.
-    """
+    """Return the pod template of a service's replicas."""
     sidecar = spec.sidecar
     volumes, mounts = volumes_of(
         spec.volumes, settings, has_shared_memory=bool(spec.resources.accelerators)

@@ -144,12 +144,7 @@ def _unless_deleting(folder: ServiceFolder) -> ServiceRequest:
 
 
 def _record(folder: ServiceFolder, before: ServiceRequest, request: ServiceRequest) -> None:
-    """Record a request, and have a supervisor fulfil it.
-
-    Raises:
-        CorruptError: The supervisor cannot be found, as its record is damaged; nothing is recorded.
-        EngineError: The supervisor does not answer; nothing is recorded.
-    """
+    """Record a request, and have a supervisor fulfil it."""
     is_supervised = folder.is_supervised
     supervisor = None
     if is_supervised:

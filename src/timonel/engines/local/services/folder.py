@@ -62,11 +62,7 @@ class ServiceRequest(BaseModel):
         return cls(spec=spec, replicas=replicas, templates={spec.revision: spec.template})
 
     def applied(self, spec: ServiceSpec) -> ServiceRequest:
-        """Return this request after a specification was applied.
-
-        Raises:
-            SpecError: Its revision was applied with other contents.
-        """
+        """Return this request after a specification was applied."""
         if self.templates.get(spec.revision, spec.template) != spec.template:
             raise SpecError(
                 f"revision {spec.revision} of {spec.name} was applied with other contents",
@@ -138,13 +134,7 @@ class ServiceFolder:
         write_document(self.root / "service.json", "service", request.model_dump(mode="json"))
 
     def read_request(self) -> ServiceRequest:
-        """Return what is requested.
-
-        Raises:
-            NotFoundError: No such service.
-            CorruptError: The document is damaged.
-            FormatError: A newer release wrote it.
-        """
+        """Return what is requested."""
         path = self.root / "service.json"
         try:
             body = read_document(path, "service")
@@ -189,11 +179,7 @@ class ServiceFolder:
         os.utime(self.supervisor_lock, ns=(now_ns, now_ns))
 
     def check_supervisor(self, record: ServiceRecord) -> None:
-        """Check that the recorded supervisor works, if it lives: the guard replaces a dead one.
-
-        Raises:
-            EngineError: It is stopped or hung.
-        """
+        """Check that the recorded supervisor works, if it lives: the guard replaces a dead one."""
         supervisor = Identity.from_json(record.supervisor)
         if supervisor is None or not supervisor.is_alive:
             return
@@ -211,11 +197,7 @@ class ServiceFolder:
             )
 
     def status(self) -> ServiceStatus:
-        """Return the current status; without a working supervisor, only live processes count.
-
-        Raises:
-            NotFoundError: No such service.
-        """
+        """Return the current status; without a working supervisor, only live processes count."""
         is_supervised = self.is_supervised
         request, record = self.read_request(), self.read_record()
         state = ServiceState.DELETING if request.deleting else ServiceState.ACTIVE

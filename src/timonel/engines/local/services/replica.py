@@ -98,9 +98,6 @@ def start(
 
     It records itself before it may outlive this process, so that no later supervisor starts it
     twice.
-
-    Raises:
-        OSError: It cannot be started.
     """
     attempt = replica.attempt
     env = _environment(folder, replica, spec)

@@ -43,9 +43,6 @@ class ServiceSupervisor:
 
     SIGUSR1 makes it read the request again. SIGTERM, as at a shutdown of the machine, stops all
     replicas and keeps the service.
-
-    Args:
-        folder: Service folder.
     """
 
     def __init__(self, folder: ServiceFolder) -> None:
@@ -64,9 +61,6 @@ class ServiceSupervisor:
         """Run the service; return when it is deleted, or stopped by a signal.
 
         Calls ``accepted`` once the supervisor can be signalled.
-
-        Raises:
-            NotFoundError: The folder was removed.
         """
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR1, self._read_request)

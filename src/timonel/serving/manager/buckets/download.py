@@ -35,14 +35,7 @@ def fetch_version(
     """Return a version's folder in the cache, verified; download it if needed.
 
     Args:
-        name: Its folder in the bucket.
         blobs: Its objects; None if the bucket could not be listed.
-        mark: The fingerprint of its objects.
-        wait: Waits for other servers.
-
-    Raises:
-        StatusError: It cannot be downloaded.
-        TimonelError: The bucket cannot be read, or the version cannot be kept.
     """
     uri, key = store.uri, str(number)
     attempts = 0

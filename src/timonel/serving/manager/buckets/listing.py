@@ -41,11 +41,7 @@ class BucketError(StatusError):
 
 @contextmanager
 def bucket_errors() -> Iterator[None]:
-    """Translate the errors of a block.
-
-    Raises:
-        BucketError: The block raised a `TimonelError`.
-    """
+    """Translate the errors of a block."""
     try:
         yield
     except TimonelError as error:
@@ -56,11 +52,7 @@ def bucket_errors() -> Iterator[None]:
 
 
 def list_versions(store: ObjectStore) -> tuple[dict[int, str], bool]:
-    """Return the names of version folders by number, and whether the model has aliases.
-
-    Raises:
-        BucketError: The bucket cannot be listed, or has nothing below the URI.
-    """
+    """Return the names of version folders by number, and whether the model has aliases."""
     with bucket_errors():
         folders, files = store.children()
     if not folders and not files:

@@ -29,9 +29,6 @@ class PythonFile:
     Args:
         file: The file; its name without the suffix becomes the module's name, so that pickled
             instances of its classes can be loaded.
-
-    Raises:
-        StatusError: The import failed; the traceback is in the log.
     """
 
     def __init__(self, file: Path) -> None:
@@ -42,12 +39,7 @@ class PythonFile:
         self.module: ModuleType = self.prepare(lambda: _import(file), f"importing {file.name}")
 
     def prepare(self, step: Callable[[], Any], name: str) -> Any:
-        """Run a step of loading and return its result.
-
-        Raises:
-            StatusError: The step raised an exception. The code allows a retry only for possibly
-                temporary problems.
-        """
+        """Run a step of loading and return its result."""
         try:
             return step()
         except StatusError:
@@ -62,12 +54,7 @@ class PythonFile:
             raise StatusError(code, f"{name} failed: {_named(error)}") from None
 
     def call(self, function: Callable[[Any], Any], argument: Any, name: str) -> Any:
-        """Call the code for a request and return its result.
-
-        Raises:
-            StatusError: The exception in one line: ``INVALID_ARGUMENT`` for a `ValueError`,
-                ``INTERNAL`` for all others; a `StatusError` is raised unchanged.
-        """
+        """Call the code for a request and return its result."""
         try:
             return function(argument)
         except StatusError:

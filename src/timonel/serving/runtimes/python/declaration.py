@@ -60,11 +60,7 @@ def declared_specs(declaration: Any, *, where: str) -> dict[str, TensorSpec]:
 
 
 def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
-    """Check a client's arrays against the declared inputs.
-
-    Raises:
-        StatusError: ``INVALID_ARGUMENT``: an array has another type or does not fit the shape.
-    """
+    """Check a client's arrays against the declared inputs."""
     for name, spec in specs.items():
         array = inputs[name]
         if array.dtype != NUMPY_TYPES[spec.dtype] or not fits(spec.shape, array.shape):
@@ -79,9 +75,6 @@ def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
     Args:
         given: A mapping from names to anything that numpy can convert to arrays.
         giver: The function that returned the values, for messages.
-
-    Raises:
-        StatusError: ``INTERNAL``: the values do not match the declaration.
     """
     if not isinstance(given, Mapping):
         raise _defect(f"expected {giver} to return a dict of arrays, got {type(given).__name__}")

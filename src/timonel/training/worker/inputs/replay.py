@@ -50,11 +50,7 @@ class Replay:
 
 
 def replay_of(stream: Any, functions: Sequence[Callable[..., Any]]) -> Replay | None:
-    """Return the ``functions`` mapped over the load ``stream``; None if they draw random numbers.
-
-    Raises:
-        NotReplayableError: The model's inputs need more than the loaded ones.
-    """
+    """Return the ``functions`` mapped over ``stream``; None if they draw random numbers."""
     if not all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(stream.element_spec)):
         raise NotReplayableError("the loaded data hold ragged or sparse tensors")
     element = tf.nest.map_structure(any_rows, stream.element_spec)
