@@ -132,7 +132,7 @@ def precedence() -> str:
         f"`{'--' + setting.rpartition('.')[2]}` | `{variable}` |"
         for setting, variable in VARIABLES.items()
     ]
-    protective = ", ".join(f"`--{name}`" for name in sorted(PROTECTIVE))
+    protective = ", ".join(_option_name(name) for name in sorted(PROTECTIVE))
     commands = " and ".join(f"`{name.replace('.', ' ')}`" for name in PROTECTIVE_COMMANDS)
     return "\n".join(
         [
@@ -308,3 +308,8 @@ def tree(kind: type[TimonelError]) -> list[type[TimonelError]]:
 def escape(text: str) -> str:
     """Return ``text`` as it may stand in a table."""
     return " ".join(text.split()).replace("|", "&#124;")
+
+
+def _option_name(name: str) -> str:
+    command, _, option = name.rpartition(".")
+    return f"`{command} --{option}`".replace("` ", "`")

@@ -140,6 +140,9 @@ def test_a_variable_goes_before_the_file(
         ("[serve]\nsafe-loading = false", "serve.safe-loading"),
         ('[serve]\nhost = "0.0.0.0"', "serve.host"),
         ("[deploy]\nno-tls = true", "deploy.no-tls"),
+        ('[deploy]\nrate-limit = "none"', "deploy.rate-limit"),
+        ('[deploy]\nimage = "x"', "deploy.image"),
+        ("[predict]\nraw = true", "predict.raw"),
         ('[predict]\ntls-ca = "ca.pem"', "predict.tls-ca"),
         ("[predict]\nallow-http = true", "predict.allow-http"),
         ("[convert]\nallow-private = true", "convert.allow-private"),
@@ -165,6 +168,15 @@ def test_a_project_cannot_weaken_protection(
     assert "must not" not in timonel(*command, "x").err
 
 
+def test_options_of_batches_in_a_file_leave_single_predictions_alone(
+    timonel: Timonel, here: Path
+) -> None:
+    CONFIG.write_text('[predict]\nformat = "csv"')
+    (here / "x.csv").write_text("a\n1\n")
+    assert "no workspace" in timonel("predict", "m", "x.csv").error_line
+    assert "--format needs --batch" in timonel("predict", "m", "x.csv", "--format", "csv").err
+
+
 def test_every_protective_option_exists() -> None:
     group = typer.main.get_command(app)
     context = typer.Context(group)
@@ -173,7 +185,8 @@ def test_every_protective_option_exists() -> None:
     def walk(command: object) -> None:
         for name in getattr(command, "commands", {}):
             walk(command.get_command(context, name))  # type: ignore[attr-defined]
-        found.update(word.removeprefix("--") for param in command.params for word in param.opts)  # type: ignore[attr-defined]
+        for word in (word for param in command.params for word in param.opts):  # type: ignore[attr-defined]
+            found.update([word.removeprefix("--"), f"{command.name}.{word.removeprefix('--')}"])  # type: ignore[attr-defined]
 
     for name in group.list_commands(context):
         walk(group.get_command(context, name))

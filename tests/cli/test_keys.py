@@ -10,8 +10,11 @@ import pytest
 from tests.cli.conftest import Timonel
 from tests.serving.auth.certificates import Authority
 from timonel.cli.watch import read_states
+from timonel.endpoints.deploy_options import DeployOptions
 from timonel.errors import ServingError, SpecError
+from timonel.options import flag_of, options_of
 from timonel.serving import curl_example, predict, serve
+from timonel.serving.serve_options import OF_ENDPOINTS
 from timonel.serving.serve_settings import settings_of
 from timonel.storage import find_workspace
 
@@ -84,8 +87,10 @@ def test_options_become_settings() -> None:
     assert (unlimited.max_body, unlimited.max_response, unlimited.max_receiving) == (None,) * 3
 
 
-@pytest.mark.parametrize("option", ["--jwt-issuer=https://x", "--rate-limit", "--model-rate-limit"])
+@pytest.mark.parametrize("option", ["--jwt-issuer=https://x", *OF_ENDPOINTS])
 def test_a_server_refers_to_endpoints_for_tokens_and_rates(timonel: Timonel, option: str) -> None:
+    names = {flag_of(name, option) for name, (_, option) in options_of(DeployOptions).items()}
+    assert option.partition("=")[0] in names
     done = timonel("serve", "m", option, "5/s")
     assert done.exit_code == 2
     assert done.error_line.startswith(f"error: {option.partition('=')[0]}: a server checks no")

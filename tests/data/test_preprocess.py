@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -25,11 +26,13 @@ from timonel.data.preprocessing import load_options, parse_preprocessing, table_
 from timonel.data.schema import (
     DATE_TYPES,
     BoxesColumn,
+    CategoricalColumn,
     DateColumn,
     NumbersColumn,
     TableSchema,
     TextColumn,
 )
+from timonel.data.sources.columns import trim
 from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.kinds.dates import MISSING_DATE, Date
 from timonel.errors import DataError, SpecError
@@ -309,6 +312,23 @@ def test_a_text_in_a_vector_is_the_words_that_it_has() -> None:
     old = TableSchema(label="y", columns=(TextColumn(name="t", longest=20),))  # no vocabulary
     with pytest.raises(SpecError, match="does not fit into a vector"):
         table_preprocessing(old)
+
+
+def test_the_graph_removes_the_spaces_that_a_conversion_removes() -> None:
+    characters = [chr(code) for code in range(1, 0x3100)]
+    words = [f"{each}re d{each}" for each in characters]
+    kept = trim(pa.array(words)).to_pylist()
+    assert kept == [word.strip() for word in words]
+    schema = TableSchema(
+        label="y", columns=(CategoricalColumn(name="c", vocabulary=("re d",), missing=0),)
+    )
+    found = table_batch(table_preprocessing(schema), {"c": tf.constant(words)}).numpy()
+    assert found[:, 1].tolist() == [word == "re d" for word in kept]
+    days = [f"{each}2024-01-31{each}" for each in characters if not each.strip()]
+    assert len(days) == 29
+    assert set(parse_dates(tf.constant(days)).numpy()) == {
+        Date().parse(day, lambda _: b"").feature for day in days
+    }
 
 
 def test_dates_in_a_vector_are_their_usual_parts() -> None:

@@ -32,13 +32,14 @@ CONFIG_NAME = "timonel.toml"
 PROTECTIVE = frozenset(
     """
     allow-host allow-http allow-op allow-private allow-python allow-reload api-key-file api-keys
-    batching beam config host jwt-audience jwt-claim jwt-issuer jwt-jwks model-cache no-api-keys
-    no-jwt no-server-args no-tls op-library plain-http request-log safe-loading tls-ca tls-cert
-    tls-client-ca tls-key trust-proxy yes
+    batching beam config deploy.image force host jwt-audience jwt-claim jwt-issuer jwt-jwks
+    model-cache no-api-keys no-jwt no-server-args no-tls op-library plain-http rate-limit raw
+    request-log safe-loading tls-ca tls-cert tls-client-ca tls-key total-rate-limit trust-proxy yes
     """.split()  # noqa: SIM905 - three dozen lines otherwise
 )
-"""Options of any command that decide who may do what: what models may run, who is let in, whom the
-user trusts, which addresses are read, and where requests are kept."""
+"""Options of any command, or of the named one, that decide who may do what: what models may run,
+who is let in and how often, whom the user trusts, which addresses are read, where requests are
+kept, and what is deleted or written without a check."""
 PROTECTIVE_COMMANDS = ("keys", "cluster.rbac")
 """Commands whose options all decide it."""
 VARIABLES = {
@@ -47,6 +48,7 @@ VARIABLES = {
     "predict.tls-ca": "TIMONEL_TLS_CA",
     "train.wandb-project": "WANDB_PROJECT",
     "train.threads": "TF_NUM_INTRAOP_THREADS",
+    "tune.threads": "TF_NUM_INTRAOP_THREADS",
     "serve.op-threads": "TF_NUM_INTRAOP_THREADS",
 }
 """Environment variables of settings, which override the file's values."""
@@ -191,7 +193,8 @@ def _values(
     for key, value in table.items():
         if key not in options:
             raise _unknown(path, f"{name}.{key}", options, "option")
-        if not is_users and (key in PROTECTIVE or name.startswith(PROTECTIVE_COMMANDS)):
+        is_protective = key in PROTECTIVE or f"{name}.{key}" in PROTECTIVE
+        if not is_users and (is_protective or name.startswith(PROTECTIVE_COMMANDS)):
             raise SpecError(
                 f"{path}: {name}.{key} must not come from the current folder",
                 hint=f"give --{key} on the command line, or set it in {user_file()}",

@@ -87,10 +87,10 @@ def _is_named(word: str) -> bool:
     return bool(equals) and name.isidentifier()
 
 
-def is_given(ctx: typer.Context, name: str) -> bool:
-    """Return whether an option was given, on the command line or otherwise."""
+def is_given(ctx: typer.Context, name: str, *, by_file: bool = True) -> bool:
+    """Return whether an option was given: typed, or by a configuration file too."""
     source = ctx.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
+    return source is not None and source.name not in {"DEFAULT", "" if by_file else "DEFAULT_MAP"}
 
 
 def _parameter(name: str, kind: Any, option: Option) -> inspect.Parameter:

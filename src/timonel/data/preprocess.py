@@ -33,7 +33,7 @@ from timonel.data.sources.kinds.dates import (
     rewrites,
 )
 from timonel.data.sources.kinds.lists import BOX_VALUES
-from timonel.data.sources.kinds.scalars import NO_WORDS
+from timonel.data.sources.kinds.scalars import NO_WORDS, SURROUNDING_SPACES
 
 _JPEG = b"\xff\xd8\xff"
 _HASHES = 2**63 - 1
@@ -161,7 +161,7 @@ def parse_dates(texts: Any, order: DateType = "date") -> Any:
     month with the year last. A text that is no date is an InvalidArgumentError, also when the graph
     runs.
     """
-    texts = tf.strings.strip(texts)
+    texts = _trim(texts)
     is_missing = tf.strings.regex_full_match(texts, NO_DATE)
     known = tf.where(is_missing, "1970-01-01", texts)
     for old, new in rewrites(order):
@@ -187,6 +187,11 @@ def parse_dates(texts: Any, order: DateType = "date") -> Any:
     with tf.control_dependencies([check] if check is not None else []):
         seconds = ((_days(year, month, day) * 24 + hour) * 60 + minute - offset) * 60 + second
         return tf.where(is_missing, tf.constant(MISSING_DATE, tf.int64), seconds)
+
+
+def _trim(texts: Any) -> Any:
+    """Remove surrounding spaces as a conversion does; `tf.strings.strip` knows only ASCII."""
+    return tf.strings.regex_replace(texts, SURROUNDING_SPACES, "")
 
 
 def _days(year: Any, month: Any, day: Any) -> Any:
@@ -237,6 +242,6 @@ def _encoded(transform: Normalise | OneHot | MultiHot | DateParts, values: Any) 
         # A comparison with NaN is false. Infinite numbers count as missing, as in a conversion.
         return tf.where(tf.abs(scores) <= tf.float32.max, scores, 0.0)[:, tf.newaxis]
     words = tf.constant(transform.vocabulary, tf.string)
-    known = tf.equal(tf.strings.strip(values)[:, tf.newaxis], words[tf.newaxis])
+    known = tf.equal(_trim(values)[:, tf.newaxis], words[tf.newaxis])
     unknown = tf.logical_not(tf.reduce_any(known, axis=1, keepdims=True))
     return tf.cast(tf.concat([unknown, known], axis=1), tf.float32)

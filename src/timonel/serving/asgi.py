@@ -12,7 +12,7 @@ import orjson
 
 from timonel.serving.settings.auth import Right
 from timonel.serving.settings.server import NOT_STARTED_HEADER
-from timonel.serving.status import Code, NotStartedError, StatusError
+from timonel.serving.status import HTTP_STATUS, Code, NotStartedError, StatusError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,25 +28,6 @@ _WATCH_AFTER_S = 0.1
 A task for each quick request would cost more than it saves.
 """
 JSON = b"application/json"
-HTTP_STATUS: Final = {
-    Code.OK: 200,
-    Code.CANCELLED: 499,
-    Code.UNKNOWN: 500,
-    Code.INVALID_ARGUMENT: 400,
-    Code.DEADLINE_EXCEEDED: 504,
-    Code.NOT_FOUND: 404,
-    Code.ALREADY_EXISTS: 409,
-    Code.PERMISSION_DENIED: 403,
-    Code.RESOURCE_EXHAUSTED: 429,
-    Code.FAILED_PRECONDITION: 400,
-    Code.ABORTED: 409,
-    Code.OUT_OF_RANGE: 400,
-    Code.UNIMPLEMENTED: 501,
-    Code.INTERNAL: 500,
-    Code.UNAVAILABLE: 503,
-    Code.DATA_LOSS: 500,
-    Code.UNAUTHENTICATED: 401,
-}
 _ASKS_FOR_KEY: Final = ((b"www-authenticate", b"Bearer"),)
 _NOT_FOUND_PAGE = (
     b"<HTML><HEAD>\n<TITLE>404 Not Found</TITLE>\n</HEAD><BODY>\n<H1>Not Found</H1>\n"

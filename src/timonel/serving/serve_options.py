@@ -25,8 +25,8 @@ LIMITS = "Limits"
 TELEMETRY = "Traces and logs"
 
 OF_ENDPOINTS = (
-    "--jwt-issuer", "--jwt-audience", "--jwt-jwks", "--jwt-allow", "--rate-limit",
-    "--model-rate-limit",
+    "--jwt-issuer", "--jwt-audience", "--jwt-jwks", "--jwt-claim", "--rate-limit",
+    "--total-rate-limit",
 )  # fmt: skip
 """Options that a server does not have, but an endpoint."""
 

@@ -10,6 +10,7 @@ import copy
 import logging
 import re
 from enum import IntEnum
+from typing import Final
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,26 @@ class Code(IntEnum):
     __hash__ = int.__hash__
 
 
+HTTP_STATUS: Final = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
+"""HTTP status of each code, as in TensorFlow Serving."""
 TRANSIENT = frozenset(
     {
         Code.UNKNOWN,

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
 from timonel.endpoints.rollouts.measure import CountReader, totals
+from timonel.serving.status import HTTP_STATUS, Code
 
 A = "digits-v1"
 
@@ -55,6 +58,16 @@ def test_totals_of_rest_and_grpc_are_added() -> None:
     assert totals(A, counters, histograms) == Counts(
         requests=150, errors=9, rejections=6, latencies={1: 110, 20: 40}
     )
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+def test_a_failure_counts_the_same_over_both_protocols(code: Code) -> None:
+    status, rest, grpc = HTTP_STATUS[code], f"cluster.{A}-http", f"cluster.{A}-grpc"
+    counters = {f"{rest}.upstream_rq_{status // 100}xx": 3, f"{rest}.upstream_rq_{status}": 3}
+    over_rest = totals(A, counters, {})
+    assert over_rest == totals(A, {f"{grpc}.grpc.{int(code)}": 3}, {})
+    is_error = status >= 500 or code is Code.RESOURCE_EXHAUSTED
+    assert (over_rest.errors, over_rest.rejections) == ((3, 0) if is_error else (0, 3))
 
 
 def test_the_first_reading_counts_nothing() -> None:

@@ -141,7 +141,7 @@ def _reject_both(ctx: typer.Context, inputs: list[str] | None, options: Sequence
             hint="repeat --batch for several inputs",
         )
     for name in options:
-        if is_given(ctx, name):
+        if is_given(ctx, name, by_file=False):
             what = "cannot be used with" if name in SINGLE_OPTIONS else "needs"
             raise SpecError(f"--{name.replace('_', '-')} {what} --batch")
 

@@ -8,11 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from timonel.endpoints.gateway.parts import PROTOCOLS, cluster_name
 from timonel.endpoints.gateway.process import Admin
 from timonel.endpoints.rollouts.counts import Counts
+from timonel.serving.status import HTTP_STATUS, Code
 
-_GRPC_ERRORS = (2, 4, 8, 13, 14, 15)
-"""UNKNOWN, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE, DATA_LOSS."""
-_GRPC_REJECTIONS = (3, 5, 6, 7, 9, 10, 11, 12, 16)
-_NAMES = r"upstream_rq_(completed|4xx|5xx)|grpc\.\d+|upstream_rq_time"
+_EXHAUSTED = HTTP_STATUS[Code.RESOURCE_EXHAUSTED]
+"""An error although it is 4xx: the version lacks memory, or its response is too large."""
+_GRPC_ERRORS = [c for c, status in HTTP_STATUS.items() if status >= 500 or status == _EXHAUSTED]
+_GRPC_REJECTIONS = [code for code in HTTP_STATUS if code not in {Code.OK, *_GRPC_ERRORS}]
+_NAMES = rf"upstream_rq_(completed|4xx|5xx|{_EXHAUSTED})|grpc\.\d+|upstream_rq_time"
 
 
 class CountReader:
@@ -74,12 +76,16 @@ def totals(
         return sum(int(counters.get(name, 0)) for name in names)
 
     # Envoy's own answers, such as 503, are counted both as HTTP and as gRPC.
-    grpc_errors = count(*(f"{grpc}grpc.{code}" for code in _GRPC_ERRORS))
-    grpc_rejections = count(*(f"{grpc}grpc.{code}" for code in _GRPC_REJECTIONS))
+    grpc_errors = count(*(f"{grpc}grpc.{int(code)}" for code in _GRPC_ERRORS))
+    grpc_rejections = count(*(f"{grpc}grpc.{int(code)}" for code in _GRPC_REJECTIONS))
+    exhausted = count(f"{rest}upstream_rq_{_EXHAUSTED}")
     found = Counts(
         requests=count(f"{rest}upstream_rq_completed", f"{grpc}upstream_rq_completed"),
-        errors=count(f"{rest}upstream_rq_5xx") + max(count(f"{grpc}upstream_rq_5xx"), grpc_errors),
+        errors=count(f"{rest}upstream_rq_5xx")
+        + exhausted
+        + max(count(f"{grpc}upstream_rq_5xx"), grpc_errors),
         rejections=count(f"{rest}upstream_rq_4xx")
+        - exhausted
         + max(count(f"{grpc}upstream_rq_4xx"), grpc_rejections),
     )
     for prefix in (rest, grpc):

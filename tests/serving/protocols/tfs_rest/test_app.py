@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.serving.protocols.tfs_rest.options import rest_options, rest_router
-from timonel.serving.asgi import HTTP_STATUS
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.manager.catalogue import Catalogue, Servable
 from timonel.serving.manager.plan import VersionState, VersionStatus
@@ -18,7 +17,7 @@ from timonel.serving.protocols import http
 from timonel.serving.protocols.tfs_rest import predict
 from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.signature import Signature, TensorSpec
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import HTTP_STATUS, Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
 STRICT = rest_options(extensions=False)

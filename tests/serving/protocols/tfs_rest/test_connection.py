@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from tests.serving.protocols.tfs_rest.options import rest_api, rest_options
 from tests.serving.transport import Transport
-from timonel.serving.asgi import HTTP_STATUS, Router
+from timonel.serving.asgi import Router
 from timonel.serving.auth.connection_limits import http_protocol
 from timonel.serving.batching.scheduling import scheduled
 from timonel.serving.inference.context import Correlation
@@ -26,7 +26,7 @@ from timonel.serving.runtimes.base import LoadedModel
 from timonel.serving.settings.auth import LimitSettings
 from timonel.serving.settings.batching import AdaptiveBatching
 from timonel.serving.signature import Signature, TensorSpec
-from timonel.serving.status import Code, StatusError
+from timonel.serving.status import HTTP_STATUS, Code, StatusError
 from timonel.serving.telemetry.monitor import Monitor
 
 

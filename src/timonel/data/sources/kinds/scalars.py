@@ -19,6 +19,9 @@ NO_WORDS = (
     "\uff00-\uff0f\uff1a-\uff20]"
 )
 """Punctuation and spaces beyond ASCII, between words; in the common syntax of `re` and RE2."""
+_SPACES = "[\t-\r\x1c- \u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
+SURROUNDING_SPACES = f"^{_SPACES}|{_SPACES}$"
+"""What `str.strip` and Arrow's trimming remove; in the same syntax."""
 
 
 class Text(Kind):
