@@ -9,7 +9,6 @@ import pytest
 
 from tests.cli.conftest import Timonel
 from tests.serving.auth.certificates import Authority
-from timonel.cli.watch import read_states
 from timonel.endpoints.deploy_options import DeployOptions
 from timonel.errors import ServingError, SpecError
 from timonel.options import flag_of, options_of
@@ -122,7 +121,6 @@ def test_the_client_shows_a_key_and_checks_the_certificate(
         tls_cert=certificate,
         tls_key=private,
     ) as server:
-        assert read_states(server.rest_url, "m", server.caller)[1].state == "AVAILABLE"
         line = curl_example(server, "m")
         assert '-H "Authorization: Bearer $TIMONEL_API_KEY" --cacert' in line
         assert server.caller.key is not None

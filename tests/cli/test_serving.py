@@ -136,10 +136,10 @@ def test_serve_announces_follows_versions_and_ends_in_order(
         answer = subprocess.run(curl, shell=True, capture_output=True, text=True, check=True)
         assert "predictions" in json.loads(answer.stdout)
     add_version(fake, 2)
-    told = read_until(server, "m: loaded version 2")
+    told = read_until(server, "Loaded version 2 of model m.")
     shutil.rmtree(fake.models / "m" / "2")
-    told += read_until(server, "m: unloaded version 2")
-    assert any("unloaded version 1" in line for line in told)
+    told += read_until(server, "Unloaded version 2 of model m.")
+    assert any("Unloaded version 1" in line for line in told)
     os.killpg(server.pid, signal.SIGINT)
     out, err = server.communicate(timeout=60)
     assert server.returncode == 0
@@ -193,7 +193,7 @@ def test_a_start_prints_what_it_waits_for_and_can_be_interrupted(
 def test_a_server_that_is_killed_is_an_error(
     server: subprocess.Popen[str], number: signal.Signals
 ) -> None:
-    read_until(server, "m: loaded version 1")
+    read_until(server, "Loaded version 1 of model m.")
     (child,) = psutil.Process(server.pid).children()
     child.send_signal(number)
     out, err = server.communicate(timeout=60)
@@ -205,7 +205,7 @@ def test_a_server_that_is_killed_is_an_error(
 
 @pytest.mark.process
 def test_a_server_does_not_outlive_the_command(server: subprocess.Popen[str]) -> None:
-    read_until(server, "m: loaded version 1")
+    read_until(server, "Loaded version 1 of model m.")
     (child,) = psutil.Process(server.pid).children()
     server.kill()
     child.wait(60)
@@ -258,7 +258,7 @@ def test_a_closed_server_is_still_watched(fake: Workspace, here: Path) -> None:
     command = [*argv, "serve", "m", "--runtime", "fake", *FREE, "--api-keys", keys]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         try:
-            read_until(child, "m: loaded version 1")
+            read_until(child, "Loaded version 1 of model m.")
         finally:
             child.terminate()
         assert child.wait(60) == 0

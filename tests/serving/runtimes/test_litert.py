@@ -48,6 +48,18 @@ def test_a_request_finds_no_state_of_others(folder):
     assert [model.run(name, one)["y"].item() for name in "bababb"] == [1] * 6
 
 
+def test_requests_share_one_state_of_resource_variables(folder):
+    (folder / "model.tflite").write_bytes((FIXTURES / "counter.tflite").read_bytes())
+    model = LiteRtRuntime().load(folder, RuntimeSettings(interpreters=4))
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(
+            lambda _: model.run("serving_default", {"x": np.zeros((500_000, 2), np.float32)}),
+            range(100),
+        )
+        counts = sorted(answer["y"][0, 0] for answer in answers)
+    assert counts == list(range(1, 101))
+
+
 def rewritten(change):
     """Return the fixture with its objects changed."""
     import flatbuffers

@@ -33,7 +33,7 @@ from timonel.serving.runtimes.tensorflow import TensorFlowRuntime
 from timonel.serving.selection import measuring_process as process
 from timonel.serving.selection.auto import AutoRuntime
 from timonel.serving.selection.benchmark import decide
-from timonel.serving.selection.measuring_process import choose, held_out, obstacle
+from timonel.serving.selection.measuring_process import choose, held_out, obstacles
 from timonel.serving.settings.runtime import RuntimeSettings
 from timonel.serving.status import StatusError
 from timonel.storage import digest_bytes
@@ -148,7 +148,7 @@ def test_other_answers_are_not_served(dense, rows, monkeypatch):
 @pytest.mark.slow
 def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, faster):
     images = shutil.copytree(exports / "images", tmp_path / "images" / "1")
-    assert obstacle(images) == "LiteRT has no DecodeImage"
+    assert obstacles(images) == {"litert": "LiteRT has no DecodeImage"}
     np.savez(tmp_path / "images.npz", image_bytes=np.array([png(), png(white=False)]))
     evidence = optimize(open_version(images), tmp_path / "images.npz")
     assert evidence.runtime == "frozen"
@@ -159,7 +159,42 @@ def test_what_litert_lacks_may_do_without_variables(exports, tmp_path, png, fast
     inputs = {"image_bytes": np.array([png()], dtype=object)}
     assert model.run("serving_default", inputs)["label"].tolist() == [b"dog"]
     model.close()
-    assert obstacle(exports / "doubler") == "LiteRT has no AsString"
+    assert obstacles(exports / "doubler") == {"litert": "LiteRT has no AsString"}
+
+
+@pytest.mark.parametrize("kind", ["counter", "nested", "random", "table"])
+def test_a_state_that_requests_change_is_tensorflows(kind, tmp_path):
+    import tensorflow as tf
+
+    class Model(tf.Module):
+        def __init__(self):
+            self.count = tf.Variable(0.0)
+            self.random = tf.random.Generator.from_seed(1)
+            self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
+            self.kernel = tf.Variable(tf.ones([2, 2]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+        def __call__(self, x):
+            if kind == "counter":
+                self.count.assign_add(1.0)
+            elif kind == "nested":
+                tf.while_loop(
+                    lambda i: i < 2, lambda i: (i + 1, self.count.assign_add(1.0))[:1], [0]
+                )
+            elif kind == "random":
+                x += self.random.normal([2])
+            else:
+                self.table.insert(tf.constant([1], tf.int64), x[:1, 0])
+            return {"y": x @ self.kernel + self.count}
+
+    model = Model()
+    tf.saved_model.save(model, str(tmp_path), {"serving_default": model.__call__})
+    found = obstacles(tmp_path)
+    assert found.keys() == {"litert", "frozen"}
+    assert found["litert"].startswith("requests change its state (")
+    np.savez(tmp_path / "rows.npz", x=np.ones((3, 2), np.float32))
+    evidence = optimize(open_version(tmp_path), tmp_path / "rows.npz")
+    assert (evidence.runtime, evidence.reason) == ("tensorflow", found["litert"])
 
 
 @pytest.mark.slow

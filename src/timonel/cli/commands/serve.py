@@ -81,18 +81,16 @@ def serve(
     )
     if risk:
         typer.echo(f"warning: {risk}", err=True)
-    with contextlib.ExitStack() as watches:
+    with contextlib.ExitStack() as opened:
 
         def announce(server: Server) -> None:
             # Import nothing after announcing Ctrl-C: if a KeyboardInterrupt comes while a dataclass
             # is created, Python ends the process by SIGINT even if the exception is caught.
-            from timonel.cli.watch import VersionWatcher
+            from timonel.cli.watch import following
 
             _announce(server, settings, detach=detach, can_ask=can_ask, page=options["page"])
-            for name in server.models if can_ask and not detach and not settings.quiet else ():
-                watches.enter_context(
-                    VersionWatcher(server.rest_url, name, _print_change, server.caller)
-                )
+            if not detach and not settings.quiet:
+                opened.enter_context(following(server.log_path, _print_change))
 
         try:
             timonel.serve(
@@ -134,10 +132,6 @@ def _announce(
             remarks.print(f"try: {line}", soft_wrap=True)
     if not detach:
         remarks.print("Ctrl-C stops it", style="dim")
-    if not can_ask:
-        out.print(
-            "loads and unloads are only logged: requests need a client certificate or a socket"
-        )
 
 
 def _print_change(line: str) -> None:

@@ -124,6 +124,9 @@ class _FlatbufferModel(LoadedModel):
         self._settings = settings
         self._entries = entries
         interpreters = settings.interpreters or max(1, cores() // (settings.intra_op_threads or 1))
+        if _writes_variables(content):
+            # Each interpreter has its own, and requests must find one state, as in TensorFlow.
+            interpreters = 1
         # LIFO: the interpreter used last has its memory in the caches.
         self._idle: queue.LifoQueue[_Interpreter | None] = queue.LifoQueue()
         for _ in range(interpreters - 1):
@@ -244,6 +247,23 @@ def _metadata_in(content: bytes) -> list[tuple[str, Any]]:
             protos = map(meta_graph_pb2.SignatureDef.FromString, texts)
             return list(zip((key.AsKey for key in found.Keys), protos, strict=True))
     return []
+
+
+def _writes_variables(content: bytes) -> bool:
+    """Return whether requests assign resource variables; initial assignments run once."""
+    from ai_edge_litert import schema_py_generated as schema  # noqa: PLC0415 - slow to import
+
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(content, 0))
+    kinds = [code.builtinCode for code in model.operatorCodes or ()]
+    writing, initial = set(), set()
+    for number, graph in enumerate(model.subgraphs or ()):
+        for operator in graph.operators or ():
+            kind = kinds[operator.opcodeIndex]
+            if kind == schema.BuiltinOperator.ASSIGN_VARIABLE:
+                writing.add(number)
+            elif kind == schema.BuiltinOperator.CALL_ONCE:
+                initial.add(operator.builtinOptions.initSubgraphIndex)
+    return bool(writing - initial)
 
 
 def _described(name: str, proto: Any, interpreter: Any) -> _Entry:

@@ -74,6 +74,12 @@ _MISSING = re.compile(
     r"|Parse(Single)?(Sequence)?Example\w*|ParseTensor|AsString|Regex\w+|String\w+|Unicode\w+"
     r"|StaticRegex\w+|Substr|ReduceJoin|LookupTable\w+|(Eager)?PyFunc|XlaCallModule)"
 )
+_WRITES = re.compile(
+    r"Assign\w*|(Sparse)?Apply\w+|Scatter(Nd)?(Add|Div|Max|Min|Mul|Sub|Update)|(Resource)?CountUpTo"
+    r"|Resource(Apply|Scatter|SparseApply|StridedSliceAssign)\w*|Rng\w*Skip"
+    r"|Stateful(Random|Standard|Truncated|Uniform)\w*|LookupTable(Insert|Remove)\w*"
+)
+"""Operations that write variables or tables."""
 
 
 def choose(request: MeasuringRequest) -> Evidence:
@@ -90,25 +96,26 @@ def choose(request: MeasuringRequest) -> Evidence:
             hint="pass --samples FILE.npz with rows of its inputs by name, or add "
             f"{WARMUP_FILE} to the version",
         )
-    missing = obstacle(request.saved_model)
-    min_bytes = _MIN_FROZEN_BYTES if missing else _MIN_LITERT_BYTES
-    if not samples:
-        return _unchanged(request, missing or _NO_SAMPLES)
+    impossible = obstacles(request.saved_model)
+    reason = impossible.get("litert")
+    if not samples or "frozen" in impossible:
+        return _unchanged(request, reason or _NO_SAMPLES)
+    min_bytes = _MIN_FROZEN_BYTES if reason else _MIN_LITERT_BYTES
     variables = (request.saved_model / "variables").glob("*")
     if not request.required and sum(path.stat().st_size for path in variables) < min_bytes:
         small = "it is small; to measure it anyway, run 'timonel models optimize'"
-        return _unchanged(request, missing or small)
-    return _measured(request, samples, missing)
+        return _unchanged(request, reason or small)
+    return _measured(request, samples, impossible)
 
 
-def obstacle(version: Path) -> str | None:
-    """Return why LiteRT cannot compute a SavedModel's graph, or None."""
+def obstacles(version: Path) -> dict[Choice, str]:
+    """Return the reasons why runtimes other than TensorFlow cannot compute a SavedModel."""
     try:
         meta_graph = meta_graph_of(version, _TAGS)
     except (OSError, DecodeError):
-        return "there is no saved_model.pb to convert"
+        return {"litert": "there is no saved_model.pb to convert"}
     if meta_graph is None:
-        return f"it has no graph tagged {', '.join(_TAGS)}"
+        return {"litert": f"it has no graph tagged {', '.join(_TAGS)}"}
     graph = ModelGraph(meta_graph)
     roots = [
         info.name
@@ -118,8 +125,12 @@ def obstacle(version: Path) -> str | None:
     ]
     running = graph.reached_from(roots)
     operations = {node.op for scope, node in graph.nodes() if (scope, node.name) in running}
+    if writes := sorted(filter(_WRITES.fullmatch, operations)):
+        # Each interpreter would have a state of its own, and a frozen graph has none.
+        reason = f"requests change its state ({', '.join(writes)})"
+        return {"litert": reason, "frozen": reason}
     missing = sorted(filter(_MISSING.fullmatch, operations))
-    return f"LiteRT has no {', '.join(missing)}" if missing else None
+    return {"litert": f"LiteRT has no {', '.join(missing)}"} if missing else {}
 
 
 def _samples(request: MeasuringRequest) -> list[Sample]:
@@ -140,7 +151,7 @@ def _unchanged(request: MeasuringRequest, reason: str) -> Evidence:
 
 
 def _measured(
-    request: MeasuringRequest, samples: Sequence[Sample], missing: str | None
+    request: MeasuringRequest, samples: Sequence[Sample], impossible: dict[Choice, str]
 ) -> Evidence:
     # Use a server's threads: LiteRT must be faster than the alternative on a server.
     settings = RuntimeSettings(intra_op_threads=default_op_threads())
@@ -151,7 +162,6 @@ def _measured(
             raise ModelError(f"cannot load {request.saved_model}: {error.message}") from error
         return _unchanged(request, error.message)
     models: dict[Choice, LoadedModel] = {}
-    impossible: dict[Choice, str] = {"litert": missing} if missing else {}
     differences: dict[Choice, tuple[float, ...]] = {}
     for choice, convert in _CONVERSIONS.items():
         if choice in impossible:
