@@ -237,6 +237,9 @@ def test_labels_headers_and_sticky_clients_choose_a_version(endpoint: Endpoint) 
     assert versions_of(canary) == {"2": 10}
     unknown = httpx.post(f"{endpoint.url}/v1/models/digits/labels/nobody:predict", json={})
     assert unknown.status_code == 400
+    unknown = predict(endpoint, headers={"x-timonel-label": "nobody"})
+    assert unknown.status_code == 400
+    assert unknown.json()["error"] == "this endpoint has no such label"
     vision = [predict(endpoint, headers={"x-team": "vision"}) for _ in range(5)]
     assert versions_of(vision) == {"2": 5}
     by_user = [

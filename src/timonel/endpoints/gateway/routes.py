@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from timonel.endpoints.gateway.parts import (
     HOLD,
@@ -79,6 +79,7 @@ def endpoint_routes(route: EndpointRoute) -> Json:
                     _refusal(403, "an endpoint takes no list of models", path=_RELOAD_PATH),
                     *(_version_route(route, version) for version in traffic.versions),
                     *(_label_route(route, *each) for each in traffic.labels.items()),
+                    _other_labels(traffic.labels),
                     *(
                         made
                         for protocol in reversed(PROTOCOLS)
@@ -218,6 +219,13 @@ def _label_route(route: EndpointRoute, label: str, version: int) -> Json:
         "substitution": f"\\2\\3/versions/{version}",
     }
     return found
+
+
+def _other_labels(labels: Iterable[str]) -> Json:
+    """Return the refusal of requests whose header names no label of the endpoint."""
+    known = [_header(LABEL_HEADER, label) | {"invert_match": True} for label in labels]
+    headers = [{"name": LABEL_HEADER, "present_match": True}, *known]
+    return _refusal(400, "this endpoint has no such label", prefix="/", headers=headers)
 
 
 def _action(
