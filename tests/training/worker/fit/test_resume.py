@@ -227,6 +227,11 @@ def sequence(flavour: Any) -> Any:
     return Numbered()
 
 
+def split_of_a_cache(_: Any) -> dict[str, Any]:
+    shuffled = pipeline().shuffle(90).cache()
+    return {"x": shuffled.skip(4).batch(16), "validation_data": shuffled.take(4).batch(4)}
+
+
 WEIGHTS = {0: 1.0, 1: 2.0, 2: 1.0}
 VALID = {"validation_data": (X[:32], Y[:32])}
 DATA: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -240,6 +245,7 @@ DATA: dict[str, Callable[[Any], dict[str, Any]]] = {
     "shuffled twice": lambda _: {"x": pipeline().shuffle(50).batch(30).repeat(2), **VALID},
     "generator": lambda _: {"x": batches(), "steps_per_epoch": 5, **VALID},
     "sequence": lambda flavour: {"x": sequence(flavour), **VALID},
+    "split": split_of_a_cache,
 }  # fmt: skip
 
 
@@ -277,7 +283,7 @@ def shuffled_twice_per_epoch(_: Any) -> dict[str, Any]:
     return {"x": data, "validation_data": data.take(2)}
 
 
-@pytest.mark.parametrize("data", [shuffled_twice_per_epoch, DATA["sequence"]])
+@pytest.mark.parametrize("data", [shuffled_twice_per_epoch, DATA["sequence"], split_of_a_cache])
 def test_another_call_on_the_same_data(data: Any, start: Callable[..., Training]) -> None:
     unbroken, training = (start(keras, lambda: data(keras)) for _ in range(2))
     unbroken.calls = training.calls = 2

@@ -159,8 +159,8 @@ class Fits:
         building.ensure_built(self._keras, call.model, call.arguments.get("x"), built)
         callbacks = callback_state.listed(call.arguments.get("callbacks"))
         self._snapshot(call, callbacks, feed).restore(saved.state)
-        feed.seek_end(saved.state.extra["data"])
         feed.seek_validation(saved.state.extra.get("validation"), within=False)
+        feed.seek_end(saved.state.extra["data"])
         self.services.variables.set_again(call.model, saved.state.extra["attributes"])
         if self.services.variables.missing:
             logger.info(

@@ -86,6 +86,16 @@ def memory_of(dataset: Any) -> Memory:
     )
 
 
+def share_state(dataset: Any, other: Any) -> bool:
+    """Whether two pipelines have a shuffle or a cache in common."""
+
+    def found(pipeline: Any) -> set[int]:
+        nodes = (node for node, _ in ancestors(pipeline, bool))
+        return {id(node) for node in nodes if _reshuffles(node) or _kind(node) == "Cache"}
+
+    return bool(found(dataset) & found(other))
+
+
 def stream_behind_maps(dataset: Any) -> load_registry.Stream | None:
     """Return the stream whose steps are the pipeline's, one to one."""
     while _kind(dataset) in _ONE_TO_ONE or load_registry.stream_of(dataset) is not None:

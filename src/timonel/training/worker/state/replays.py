@@ -5,7 +5,8 @@ draws as many seeds again, and skips the completed steps of the interrupted pass
 inside the pipeline, at their first element: Keras creates iterators that it never reads. Those draw
 a seed, too, and are counted apart.
 
-A pass need not be read to draw its seed, unless a ``repeat`` or ``cache`` is in the pipeline.
+A pass need not be read to draw its seed, unless a ``repeat`` or ``cache`` is in the pipeline. Where
+training and validation share one, their passes are gone through in their common order.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class ReplayFeed(Feed):
         self._unread = 0
         self._skip = 0
         self._pass: tuple[int, int, int] | None = None
+        self._until = 0
+        self._order: list[ReplayFeed] | None = None  # of passes, read ones, with another feed
+        self._leader: ReplayFeed | None = None
         keeps_state = memory.shuffles or memory.streams or memory.must_be_read
         self._counts = wraps or bool(keeps_state)
         can_draw = not keeps_pass and not memory.must_be_read
@@ -69,6 +73,23 @@ class ReplayFeed(Feed):
             if dataset in _READ_AHEAD:
                 self.lost = ["the order of a repeated pipeline that calls of fit share"]
             _READ_AHEAD.add(dataset)
+
+    def share_order(self, validation: ReplayFeed, *, is_whole: bool) -> None:
+        """Go through the passes of both in their order, as they change one state.
+
+        Args:
+            is_whole: Whether all passes are read to their end.
+        """
+        memories = (self._memory, validation._memory)
+        if not any(memory.must_be_read for memory in memories):
+            return  # what counts is the number of passes
+        if not tf_data.share_state(self._inner, validation._inner):
+            return
+        if self._keeps_pass or not is_whole or tf_data.is_endless(validation._inner):
+            self.lost = [*self.lost, "the order of a pipeline that training and validation share"]
+            return
+        self._order = validation._order = []
+        validation._leader = self
 
     def epoch_begins(self, epoch: int) -> None:
         """Note whether an uncounted pass may begin with this epoch."""
@@ -92,6 +113,10 @@ class ReplayFeed(Feed):
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return number and step of the current pass, and how many unread ones came before."""
+        order = "".join("t" if each is self else "v" for each in self._order or ())
+        return {**self._position(trained), "order": order}
+
+    def _position(self, trained: int) -> dict[str, int]:
         if self._pass is not None:
             number, unread, begun = self._pass
             return {"pass": number, "unread": unread, "step": trained - begun}
@@ -112,17 +137,23 @@ class ReplayFeed(Feed):
             step, further = step % size, step // size
         unread = position["unread"] + further * self._after_epoch
         # Keras may have read a batch ahead in this process too, as in the one before.
-        self._go_through(position["pass"] - 1 + further, unread)
+        self._go_through(position["pass"] - 1 + further, unread, position["order"])
         self._skip = step
         return int(step)
 
     def seek_end(self, position: Mapping[str, Any]) -> None:
         """Draw the seeds of all passes of a finished call."""
-        self._go_through(position["pass"], position["unread"] + self._after_epoch)
+        self._go_through(
+            position["pass"], position["unread"] + self._after_epoch, position["order"]
+        )
 
-    def _go_through(self, until: int, unread: int) -> None:
+    def _go_through(self, until: int, unread: int, order: str) -> None:
         """Make as many passes as had been made, read and unread ones."""
-        begun = time.monotonic()
+        begun, self._until = time.monotonic(), until
+        if self._leader is not None:
+            return  # which goes through both
+        if self._order is not None:
+            self._go_through_both(self._order, order)
         passes, others = until - self._passes, unread - self._unread
         # An endless pass was never left: Keras has only read the first of its elements.
         endless = tf_data.is_endless(self._inner)
@@ -140,6 +171,15 @@ class ReplayFeed(Feed):
         if took_s > 1:
             logger.info("%d passes over the data were gone through in %.1f s", passes, took_s)
 
+    def _go_through_both(self, done: list[ReplayFeed], order: str) -> None:
+        feeds = {"t": self, "v": self.validation}
+        for feed in (feeds[letter] for letter in order):
+            if isinstance(feed, ReplayFeed) and feed._passes < feed._until:
+                for _ in feed._inner:
+                    pass
+                feed._passes += 1
+                done.append(feed)
+
     def _wrapped(self) -> Any:
         def begin(_: Any) -> Any:
             skipped = tf.numpy_function(self._begin, [], tf.int64)
@@ -156,6 +196,8 @@ class ReplayFeed(Feed):
 
     def _begin(self) -> Any:
         self._passes += 1
+        if self._order is not None:
+            self._order.append(self)
         skipped, self._skip = self._skip, 0
         if self._armed is not None:
             self._pass = self._passes, self._unread, self._armed - skipped

@@ -22,7 +22,7 @@ from timonel.training.worker.state import python_state
 from timonel.training.worker.state.arrays import feed_of_arrays, lists_to_tuples
 from timonel.training.worker.state.data_position import Feed, StreamFeed
 from timonel.training.worker.state.flat import checksum
-from timonel.training.worker.state.replays import feed_of_pipeline, feed_of_validation
+from timonel.training.worker.state.replays import ReplayFeed, feed_of_pipeline, feed_of_validation
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +287,9 @@ def keeps_state(data: Any) -> bool:
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
     """Return the feed for a call's data; may modify the call's arguments."""
     feed = _feed_of_training(keras, arguments, number, resumes=resumes)
-    feed.validation = feed_of_validation(arguments)
+    feed.validation = validation = feed_of_validation(arguments)
+    if isinstance(feed, ReplayFeed) and isinstance(validation, ReplayFeed):
+        feed.share_order(validation, is_whole=arguments.get("validation_steps") is None)
     return feed
 
 
