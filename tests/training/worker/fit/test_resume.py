@@ -232,6 +232,25 @@ def split_of_a_cache(_: Any) -> dict[str, Any]:
     return {"x": shuffled.skip(4).batch(16), "validation_data": shuffled.take(4).batch(4)}
 
 
+def drawn(_: Any) -> dict[str, Any]:
+    order, noise = np.random.default_rng(3), np.random.default_rng(4)
+
+    def rows() -> Iterator[Any]:
+        for row in order.permutation(len(X)):
+            yield X[row], Y[row]
+
+    def noisy(x: Any) -> Any:
+        return (x + noise.normal(size=x.shape)).astype("float32")
+
+    def augmented(x: Any, y: Any) -> Any:
+        return tf.ensure_shape(tf.numpy_function(noisy, [x], tf.float32), x.shape), y
+
+    spec = tf.TensorSpec(X.shape[1:]), tf.TensorSpec((), tf.int64)
+    made = tf.data.Dataset.from_generator(rows, output_signature=spec)
+    sized = made.apply(tf.data.experimental.assert_cardinality(len(X)))
+    return {"x": sized.map(augmented).batch(16), **VALID}
+
+
 WEIGHTS = {0: 1.0, 1: 2.0, 2: 1.0}
 VALID = {"validation_data": (X[:32], Y[:32])}
 DATA: dict[str, Callable[[Any], dict[str, Any]]] = {
@@ -246,6 +265,7 @@ DATA: dict[str, Callable[[Any], dict[str, Any]]] = {
     "generator": lambda _: {"x": batches(), "steps_per_epoch": 5, **VALID},
     "sequence": lambda flavour: {"x": sequence(flavour), **VALID},
     "split": split_of_a_cache,
+    "drawn": drawn,
 }  # fmt: skip
 
 

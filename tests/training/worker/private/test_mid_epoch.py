@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import keras
@@ -74,6 +75,14 @@ def test_dropout_draws_from_a_state_that_can_be_read(flavour: object) -> None:
     assert np.array_equal(np.asarray(model(x, training=True)), first)
 
 
+class Drawing:
+    def __init__(self, state: np.random.Generator) -> None:
+        self.state = state
+
+    def draw(self) -> float:
+        return float(self.state.normal())
+
+
 def memory(dataset: tf.data.Dataset) -> tuple[int, bool, bool]:
     found = tf_data.memory_of(dataset)
     return found.shuffles, found.must_be_read, found.has_random_functions
@@ -92,5 +101,14 @@ def test_what_a_pipeline_remembers_can_still_be_seen() -> None:
     assert memory(tf.data.Dataset.random(seed=1)) == (0, False, False)
     drawing = source.map(lambda x: tf.random.uniform(()), num_parallel_calls=2)
     assert memory(drawing) == (0, False, True)
+    generator = tf.random.Generator.from_seed(1)
+    assert memory(source.map(lambda x: generator.normal(()))) == (0, False, True)
+    state = np.random.default_rng(1)
+    for held in (state, functools.partial(state.normal), Drawing(state).draw):
+        called = held if callable(held) else state.normal
+        function = functools.partial(tf.numpy_function, called, [], tf.float64)
+        assert memory(source.map(lambda x, f=function: f())) == (0, True, False)
+    constant = functools.partial(tf.numpy_function, lambda: 1.0, [], tf.float64)
+    assert memory(source.map(lambda x: constant())) == (0, False, False)
     # One call after the other begins the same sequence with each pass.
     assert memory(source.map(lambda x: tf.random.uniform(()))) == (0, False, False)

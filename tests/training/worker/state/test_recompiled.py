@@ -1,7 +1,8 @@
-"""A callback that compiles the model: what a resume cannot repeat is refused."""
+"""A callback that compiles the model or freezes layers: a resume cannot repeat it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +24,50 @@ class KilledError(BaseException):
     """Stands for the end of the process."""
 
 
-class Compiles(keras.callbacks.Callback):  # type: ignore[misc] # no types
-    def __init__(self, kill_at: int | None) -> None:
+def compiles(model: Any) -> None:
+    model.compile("sgd", "mae")
+    model.make_train_function()
+
+
+def freezes(model: Any) -> None:
+    model.layers[0].trainable = False
+
+
+def swaps(model: Any) -> None:
+    first, second = model.layers[:2]
+    first.trainable, second.trainable = second.trainable, first.trainable
+
+
+class Changes(keras.callbacks.Callback):  # type: ignore[misc] # no types
+    def __init__(self, kill_at: int | None, at: int, change: Callable[[Any], None]) -> None:
         super().__init__()
         self._kill_at = lambda: kill_at  # a number would be restored
+        self._at, self._change = at, change
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == self._kill_at():
             raise KilledError
-        if epoch == 1:
-            self.model.compile("sgd", "mae")
-            self.model.make_train_function()
+        if epoch == self._at:
+            self._change(self.model)
 
 
-@pytest.mark.parametrize(("kill_at", "is_refused"), [(1, False), (2, True), (None, False)])
+@pytest.mark.parametrize(
+    ("change", "at", "kill_at", "is_refused"),
+    [
+        *((each, 1, 1, False) for each in (compiles, freezes)),
+        *((each, 1, 2, True) for each in (compiles, freezes, swaps)),
+        *((each, 0, 1, True) for each in (freezes, swaps)),
+        (swaps, 1, None, False),
+        (compiles, 1, None, False),
+    ],
+)
 def test_a_resume_after_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_at: int | None, is_refused: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Any], None],
+    at: int,
+    kill_at: int | None,
+    is_refused: bool,
 ) -> None:
     monkeypatch.setattr(keras.Model, "fit", keras.Model.fit)
 
@@ -51,11 +80,15 @@ def test_a_resume_after_it_is_refused(
         with monkeypatch.context() as patch, services.variables.watched():
             patch.setattr(keras.Model, "fit", keras.Model.fit)
             Fits(services).install()
-            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            layers = [keras.layers.Dense(1) for _ in range(3)]
+            model = keras.Sequential([keras.Input((1,)), *layers])
+            layers[1].trainable = False
             model.compile("sgd", "mse")
             x = np.ones((8, 1), np.float32)
             try:
-                return model.fit(x, x, epochs=3, verbose=0, callbacks=[Compiles(kill_at)])
+                return model.fit(
+                    x, x, epochs=3, verbose=0, callbacks=[Changes(kill_at, at, change)]
+                )
             finally:
                 checkpoints.drain()
 
@@ -63,7 +96,7 @@ def test_a_resume_after_it_is_refused(
         with pytest.raises(KilledError):
             run(kill_at)
     if is_refused:
-        with pytest.raises(TimonelError, match="a callback has compiled the model"):
+        with pytest.raises(TimonelError, match=r"cannot resume: a callback has \w+ed \w+ .*before"):
             run(None)
     else:
         assert len(run(None).epoch) == 3

@@ -145,6 +145,7 @@ class FitWatch:
         if due and self.feed.can_seek and self.trained > before:
             self._save(self.progress.within(self._step))
         self.feed.step_begins(self.trained)
+        self.snapshots.note_trained_variables(1)
 
     def batch_begins(self) -> None:
         """Undo the effect of a repeated step-begin callback on resumed callbacks."""
@@ -155,6 +156,7 @@ class FitWatch:
     def batch_ends(self, step: int, logs: Mapping[str, Any]) -> None:
         """Record ``step`` completed steps of the epoch, with Keras' logs."""
         self._step = max(self._step, step)
+        self.snapshots.note_trained_variables(2)
         self._losses.note(self.progress.next_epoch, step, logs.get("loss"))
         if self.reporter is not None:
             self.reporter.batch(step, logs)

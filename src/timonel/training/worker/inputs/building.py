@@ -22,6 +22,19 @@ def model_variables(model: Any) -> list[Any]:
         return []
 
 
+def trained_variables(model: Any) -> dict[int, bool]:
+    """Return whether the model trains each of its variables, by its ``id``."""
+    found = dict.fromkeys(hidden_state.identities(model_variables(model)), False)
+    return found | dict.fromkeys(
+        hidden_state.identities(model.trainable_variables if found else ()), True
+    )
+
+
+def differ(some: Mapping[int, bool], others: Mapping[int, bool]) -> bool:
+    """Whether variables that both have are trained in one only."""
+    return any(others.get(each, is_trained) != is_trained for each, is_trained in some.items())
+
+
 def optimizer_variables(optimizer: Any) -> list[Any]:
     """Return the state of an optimizer, or of none."""
     own = getattr(optimizer, "variables", [])

@@ -149,6 +149,11 @@ def when_built(optimizer: Any, model: Any, then: Callable[[], None]) -> None:
     """Call ``then`` once, as soon as a model's optimizer has created its variables."""
     if not hasattr(optimizer, "build"):  # tf-keras' legacy ones
         optimizer._create_all_weights(model.trainable_variables)
+    averages = getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False)
+    if averages and is_kerases(model.train_step) and not has_slots(optimizer):
+        # Callbacks swap the averages before a first step. A step of the script may train others.
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
     if has_slots(optimizer):
         then()
         return

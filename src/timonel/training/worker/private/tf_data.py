@@ -6,11 +6,15 @@ do anything. A test creates one of each.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import random
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.distribute import input_lib
@@ -56,9 +60,14 @@ _ONE_PASS = (
 """Datasets whose passes each begin one pass over the input, at once."""
 
 _RANDOM = ("Random", "Multinomial", "StatefulUniform", "TruncatedNormal", "ParameterizedTruncated")
+_CALLS = ("StatefulPartitionedCall",)
 _ENDLESS = -1
 """TensorFlow's ``INFINITE_CARDINALITY``."""
-_CHANGING = ("Assign", "PyFunc")
+_CHANGING = ("Assign", "PyFunc", "EagerPyFunc")
+_DRAWING = ("Rng", "Stateful")
+"""Operations that draw from the variable of a ``tf.random.Generator``."""
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_HOPS = 5
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,8 @@ def memory_of(dataset: Any) -> Memory:
     return Memory(
         shuffles=len(shuffles),
         streams=tuple(stream for stream, _ in streams),
-        must_be_read=not all(direct for _, direct in [*shuffles, *streams]),
+        must_be_read=not all(direct for _, direct in [*shuffles, *streams])
+        or any(_reaches_generator(node) for node, _ in found),
         has_random_functions=any(_draws(node) for node, _ in found),
     )
 
@@ -163,10 +173,41 @@ def _draws(dataset: Any) -> bool:
         for function in functions
         for operation in function.function.graph.get_operations()
     }
+    if any(name.startswith(_DRAWING) and name not in _CALLS for name in names):
+        return True
     if any(name.startswith(_CHANGING) for name in names):
         return _kind(dataset) != "FlatMap" and any(name.startswith("Assign") for name in names)
     # Sequentially, each pass repeats the same sequence; in parallel, it depends on timing.
     return _kind(dataset) == "ParallelMap" and any(name.startswith(_RANDOM) for name in names)
+
+
+def _reaches_generator(dataset: Any) -> bool:
+    """Whether Python functions of a dataset can draw from a generator that the script holds."""
+    function = getattr(getattr(dataset, "_map_func", None), "_func", None)
+    seen: set[int] = set()
+    level = [function] if function is not None else []
+    for _ in range(_HOPS):
+        if any(isinstance(each, _GENERATORS) for each in level):
+            return True
+        seen.update(map(id, level))
+        level = [part for each in level for part in _held(each) if id(part) not in seen]
+    return False
+
+
+def _held(thing: Any) -> list[Any]:
+    """Return what a function, method or object of the script refers to."""
+    code = getattr(thing, "__code__", None)
+    held = [getattr(thing, "__self__", None), *(getattr(thing, "__defaults__", None) or ())]
+    if isinstance(thing, functools.partial):
+        held += [thing.func, *thing.args, *thing.keywords.values()]
+    if code is not None and not (thing.__module__ or "").startswith("tensorflow."):
+        held += [thing.__globals__.get(name) for name in code.co_names]
+    for cell in getattr(thing, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            held.append(cell.cell_contents)
+    if not isinstance(thing, type | types.ModuleType):
+        held += list(getattr(thing, "__dict__", {}).values())
+    return [each for each in held if each is not None]
 
 
 def without_tuner(dataset: Any) -> Any:

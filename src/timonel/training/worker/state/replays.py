@@ -113,8 +113,11 @@ class ReplayFeed(Feed):
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return number and step of the current pass, and how many unread ones came before."""
+        found = self._position(trained)
+        if self._memory.has_random_functions and found["step"]:
+            self.lost = [*{*self.lost, "random numbers that functions of map() draw in an epoch"}]
         order = "".join("t" if each is self else "v" for each in self._order or ())
-        return {**self._position(trained), "order": order}
+        return {**found, "order": order}
 
     def _position(self, trained: int) -> dict[str, int]:
         if self._pass is not None:

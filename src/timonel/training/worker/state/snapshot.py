@@ -78,6 +78,13 @@ class Snapshot:
 
     def __post_init__(self) -> None:
         self._compiled = hidden_state.compiled_parts(self.model)
+        self._trained_variables = [building.trained_variables(self.model)]
+
+    def note_trained_variables(self, number: int) -> None:
+        """Note which variables the model trains, before its first step (1) and after it (2)."""
+        # Steps of a GAN switch them, too; they do so again in another process.
+        if len(self._trained_variables) == number:
+            self._trained_variables.append(building.trained_variables(self.model))
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
@@ -87,7 +94,9 @@ class Snapshot:
         if hidden_state.has_slots(optimizer):
             slots, sums = building.optimizer_variables(optimizer), gradient_sums.sums_of(optimizer)
             awaited = _NO_SLOTS
-        local = [*model.non_trainable_variables, *sums]
+        fixed = hidden_state.identities(model.non_trainable_variables)
+        places = [n for n, each in enumerate(own) if hidden_state.identities([each]) & fixed]
+        local = [*(own[place] for place in places), *sums]
         counts = hidden_state.metric_variables(model)  # the next epoch begins them anew
         metrics = counts if progress.step else []
         values = self.replicas.read([*local, *metrics])
@@ -96,7 +105,8 @@ class Snapshot:
         validation = self.feed.validation
         extra: dict[str, Any] = {
             "trained": trained,
-            "is_recompiled": self._is_recompiled,
+            "changed": self._change(),
+            "local": places,
             "built": hidden_state.built_parts(model),
             "model": self.others.keys_of(own),
             "attributes": self.others.attributes_of(model),
@@ -108,8 +118,8 @@ class Snapshot:
             "validation": None if validation is None else validation.position(trained),
         }
         self._tell(NOT_SAVED, [*lost, *self.feed.lost])
-        if extra["is_recompiled"]:
-            self._tell("a callback has compiled the model", ["an interrupted job cannot resume"])
+        if extra["changed"]:
+            self._tell(f"a callback has {extra['changed']}", ["an interrupted job cannot resume"])
         if not progress.step and trained > self._trained:
             self._tell(_NOT_RESTORED, self.others.missing)
         return FitState(
@@ -148,12 +158,18 @@ class Snapshot:
             return
         self.replicas.assign(found, state.metrics, sums=True)
 
-    @property
-    def _is_recompiled(self) -> bool:
-        """Whether the model was compiled since the call began."""
+    def _change(self) -> str:
+        """Return what a callback has done to the model that another process cannot repeat."""
         found = hidden_state.compiled_parts(self.model)
         pairs = zip(found, self._compiled, strict=True)
-        return any(before is not None and now is not before for now, before in pairs)
+        if any(before is not None and now is not before for now, before in pairs):
+            return "compiled the model"
+        first, *later = self._trained_variables
+        now = building.trained_variables(self.model)
+        is_changed = bool(later) and (
+            building.differ(first, later[0]) or all(building.differ(now, each) for each in later)
+        )
+        return "changed which variables are trained" if is_changed else ""
 
     def _tell(self, what: str, names: Sequence[str]) -> None:
         """Warn once of each."""
@@ -167,10 +183,10 @@ def restore_model(
     model: Any, state: FitState, replicas: StrategyReplicas, others: ProcessVariables
 ) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process."""
-    if state.extra["is_recompiled"] and not state.progress.finished:
+    if (change := state.extra["changed"]) and not state.progress.finished:
         raise TimonelError(
-            "cannot resume: a callback has compiled the model before the checkpoint",
-            hint="call compile between two calls of fit, or change the optimizer's values",
+            f"cannot resume: a callback has {change} before the checkpoint",
+            hint="do so between two calls of fit, or change the optimizer's values",
         )
     # The optimizer's are restored when the training step has created them. They are returned: a
     # state that is saved before its first step includes them.
@@ -187,8 +203,13 @@ def restore_model(
             for (key, number), values in zip(keys, state.variables, strict=False)
         ]
     else:
+        # tf-keras lists the trained ones first, which may be others now.
+        by_key = dict(zip(map(repr, others.keys_of(own)), own, strict=True))
+        named = [repr((tuple(key), number)) for key, number in keys]
+        if len(by_key) == len(own) and by_key.keys() == set(named):
+            own = [by_key[key] for key in named]
         replicas.restore(own, state.variables[:count])
-        replicas.assign(model.non_trainable_variables, local, sums=False)
+        replicas.assign([own[place] for place in state.extra["local"]], local, sums=False)
     optimizer = getattr(model, "optimizer", None)
     slots = Slots(state.variables[count:], state.local[len(local) :])
 
