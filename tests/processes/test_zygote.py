@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.engines.local.conftest import zygotes
@@ -110,6 +111,28 @@ def test_children_do_not_hide_the_zygotes_end_from_each_other(
             child.wait(60)
         child.close()
         own_end.close()
+
+
+def test_a_stopped_zygote_is_replaced(modules: Path, tmp_path: Path) -> None:
+    first, first_end = request()
+    assert first.wait_for_pid(60) is not None
+    zygote = int(first_end.recv(10))
+    os.kill(zygote, signal.SIGSTOP)
+    until(lambda: psutil.Process(zygote).status() == psutil.STATUS_STOPPED)
+    own_end, child_end = socket.socketpair()
+    with child_end, pytest.raises(ZygoteError, match="the zygote is stopped"):
+        request_child(PRELOAD, os.environ, child_end, "children:wait", {})
+    own_end.close()
+    second, second_end = request()
+    assert second.wait_for_pid(60) is not None
+    assert zygote != int(second_end.recv(10)) in zygotes(tmp_path)
+    os.kill(zygote, signal.SIGCONT)
+    until(lambda: zygote not in zygotes(tmp_path))
+    first_end.send(b"x")  # its child was left alone
+    assert first_end.recv(10) == b""
+    for child, end in ((first, first_end), (second, second_end)):
+        child.close()
+        end.close()
 
 
 @pytest.mark.parametrize(

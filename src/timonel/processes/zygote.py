@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from timonel.processes.tree import RESERVED, RESERVED_BYTES
 
 MESSAGE_BYTES = 1 << 17
+BACKLOG = 128
 _logger = logging.getLogger(__name__)
 _CREDENTIALS = struct.Struct("3i")
 # Read by libraries when they are imported or loaded.
@@ -167,6 +168,16 @@ def is_same_user(connection: socket.socket) -> bool:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(raw)
     return bool(uid == os.getuid())
+
+
+def is_stopped(connection: socket.socket) -> bool:
+    """Whether the peer of a connection is stopped, as by SIGSTOP, and cannot answer."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    try:
+        found = Path(f"/proc/{_CREDENTIALS.unpack(raw)[0]}/stat").read_text()
+    except OSError:
+        return False
+    return found.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
 def extra_threads() -> str | None:

@@ -19,9 +19,11 @@ from pathlib import Path
 
 from timonel.errors import SpecError, TimonelError
 from timonel.processes.zygote import (
+    BACKLOG,
     ForkedChild,
     ZygoteError,
     is_same_user,
+    is_stopped,
     zygote_environment,
 )
 from timonel.processes.zygote_key import is_current, zygote_key
@@ -31,7 +33,6 @@ from timonel.units import parse_seconds
 LINGER = "TIMONEL_WARM_LINGER"
 """Environment variable: a zygote's idle time in seconds; 0 ends it with its job."""
 DEFAULT_LINGER_S = 600.0
-_BACKLOG = 128
 _started: list[subprocess.Popen[bytes]] = []
 """Zygotes that this process started, to reap them."""
 
@@ -116,6 +117,8 @@ def _connect(connection: socket.socket, folder: Path, key: str) -> None:
         connection.connect(path)
     if not is_same_user(connection):
         raise ZygoteError("the zygote belongs to another user")
+    if is_stopped(connection):
+        raise ZygoteError("the zygote is stopped")
 
 
 @contextlib.contextmanager
@@ -134,7 +137,7 @@ def _is_listening(path: str) -> bool:
             probe.connect(path)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
-    return True
+        return not is_stopped(probe)
 
 
 def _start(
@@ -146,7 +149,7 @@ def _start(
         (folder / f"{key}.{suffix}").unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
         number = str(listener.fileno())
         command = [sys.executable, "-m", "timonel.processes.zygote_process", number, key, *preload]
         with (folder / f"{key}.log").open("wb") as log:

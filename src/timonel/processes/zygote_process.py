@@ -33,6 +33,7 @@ from timonel.processes.tree import (
     reap,
 )
 from timonel.processes.zygote import (
+    BACKLOG,
     MESSAGE_BYTES,
     ZygoteError,
     extra_threads,
@@ -202,12 +203,14 @@ def main(arguments: list[str]) -> int:
     name_process("zygote")
     if not sys.flags.safe_path:
         sys.path.pop(0)  # this process's folder; each task inserts its own
-    started_ns = time.time_ns()
-    failure = preload(lambda: import_modules(modules))
-    logger.info("imported %s in %.1f s", ", ".join(modules), (time.time_ns() - started_ns) / 1e9)
-    write_stamps(Path.cwd() / f"{key}.files", loaded_files(started_ns))
     with socket.socket(fileno=int(number)) as listener:
         listener.set_inheritable(False)
+        listener.listen(BACKLOG)  # clients now see the credentials of this process
+        started_ns = time.time_ns()
+        failure = preload(lambda: import_modules(modules))
+        took_s = (time.time_ns() - started_ns) / 1e9
+        logger.info("imported %s in %.1f s", ", ".join(modules), took_s)
+        write_stamps(Path.cwd() / f"{key}.files", loaded_files(started_ns))
         Zygote(listener, Path.cwd() / f"{key}.sock", failure).serve()
     return 0
 

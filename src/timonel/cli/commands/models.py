@@ -210,7 +210,7 @@ def optimize(
 
     LiteRT, or TensorFlow without variables, is chosen if its predictions match TensorFlow's and it
     is faster at every batch size. Servers with --runtime auto use the stored choice when they load
-    it.
+    it. Rows of --samples also become the warm-up requests of a version that has none.
     """
     from timonel.cli.render import models as render
     from timonel.cli.render.output import console, print_json
