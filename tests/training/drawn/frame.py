@@ -169,6 +169,30 @@ SHARED = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(128, seed=4).batch(1
 def data():
     return {"x": SHARED, "validation_data": SHARED.take(2)}
 """,
+    "split_cache": """
+def data():
+    found = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(128).cache()
+    return {"x": found.batch(16), "validation_data": found.take(32).batch(16)}
+""",
+    "drawn_rows": """
+def data():
+    order, noise = np.random.default_rng(9), np.random.default_rng(8)
+
+    def rows():
+        for row in order.permutation(128):
+            yield X[row], Y[row]
+
+    def noisy(x):
+        return (x + 0.1 * noise.normal(size=x.shape)).astype("float32")
+
+    def augmented(x, y):
+        return tf.ensure_shape(tf.numpy_function(noisy, [x], tf.float32), (6,)), y
+
+    spec = tf.TensorSpec((6,)), tf.TensorSpec((1,))
+    found = tf.data.Dataset.from_generator(rows, output_signature=spec)
+    found = found.apply(tf.data.experimental.assert_cardinality(128))
+    return {"x": found.map(augmented).batch(16)}
+""",
     "steps": """
 SHARED = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(128, seed=4).batch(16).repeat()
 
@@ -255,6 +279,16 @@ class Again(keras.callbacks.Callback):
 
 outer(model(), "a", 3, [Again()])
 """,
+    "freeze": """
+class Freeze(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            for layer in self.model.layers:
+                layer.trainable = False
+
+
+outer(model(), "a", 3, [Freeze()])
+""",
     "cleared": """
 outer(model(), "a", 2)
 keras.backend.clear_session()
@@ -267,6 +301,7 @@ CALLS = {
     "new_models": {"a": 2, "b": 2, "c": 2},
     "inner": {"a": 3, "inner 0": 1, "inner 1": 1, "inner 2": 1},
     "compile": {"a": 3},
+    "freeze": {"a": 3},
     "cleared": {"a": 2, "b": 2},
 }
 """Calls of ``fit`` by label, with their epochs."""

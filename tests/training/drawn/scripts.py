@@ -77,7 +77,10 @@ class Draw:
     @property
     def resume_refusal(self) -> str | None:
         """Part of the message with which a resume may be refused; None if it goes on."""
-        return "a callback has compiled the model" if self.loop == "compile" else None
+        return {
+            "compile": "a callback has compiled the model",
+            "freeze": "a callback has changed which variables are trained",
+        }.get(self.loop)
 
     @property
     def warning(self) -> str | None:

@@ -54,7 +54,8 @@ class Changes(keras.callbacks.Callback):  # type: ignore[misc] # no types
 @pytest.mark.parametrize(
     ("change", "at", "kill_at", "is_refused"),
     [
-        *((each, 1, 1, False) for each in (compiles, freezes)),
+        (compiles, 1, 1, False),
+        *((each, 1, 1, True) for each in (freezes, swaps)),  # the new process traces the step later
         *((each, 1, 2, True) for each in (compiles, freezes, swaps)),
         *((each, 0, 1, True) for each in (freezes, swaps)),
         (swaps, 1, None, False),
@@ -96,7 +97,7 @@ def test_a_resume_after_it_is_refused(
         with pytest.raises(KilledError):
             run(kill_at)
     if is_refused:
-        with pytest.raises(TimonelError, match=r"cannot resume: a callback has \w+ed \w+ .*before"):
+        with pytest.raises(TimonelError, match=r"cannot resume: a callback has \w+ed \w+"):
             run(None)
     else:
         assert len(run(None).epoch) == 3

@@ -59,6 +59,7 @@ class Slots:
 
 
 _NO_SLOTS = Slots()
+_REFROZEN = "changed which variables are trained"
 
 
 @dataclass(eq=False)
@@ -85,6 +86,9 @@ class Snapshot:
         # Steps of a GAN switch them, too; they do so again in another process.
         if len(self._trained_variables) == number:
             self._trained_variables.append(building.trained_variables(self.model))
+            if number == 1 and self._trained and building.differ(*self._trained_variables):
+                # The step, which this process has yet to trace, was traced before the change.
+                raise _cannot_resume(_REFROZEN)
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
@@ -169,7 +173,7 @@ class Snapshot:
         is_changed = bool(later) and (
             building.differ(first, later[0]) or all(building.differ(now, each) for each in later)
         )
-        return "changed which variables are trained" if is_changed else ""
+        return _REFROZEN if is_changed else ""
 
     def _tell(self, what: str, names: Sequence[str]) -> None:
         """Warn once of each."""
@@ -179,15 +183,19 @@ class Snapshot:
             self.warn(f"{what}: {', '.join(new)}")
 
 
+def _cannot_resume(change: str) -> TimonelError:
+    return TimonelError(
+        f"cannot resume: a callback has {change}",
+        hint="do so between two calls of fit, or change the optimizer's values",
+    )
+
+
 def restore_model(
     model: Any, state: FitState, replicas: StrategyReplicas, others: ProcessVariables
 ) -> Slots:
     """Restore the variables of the model, its optimizer, and all others of the process."""
     if (change := state.extra["changed"]) and not state.progress.finished:
-        raise TimonelError(
-            f"cannot resume: a callback has {change} before the checkpoint",
-            hint="do so between two calls of fit, or change the optimizer's values",
-        )
+        raise _cannot_resume(change)
     # The optimizer's are restored when the training step has created them. They are returned: a
     # state that is saved before its first step includes them.
     keys, sums = state.extra["model"], int(state.extra["sums"])
