@@ -49,6 +49,24 @@ def string_array(values: Sequence[bytes]) -> Array:
     return array
 
 
+def narrowed(numbers: Array, target: np.dtype[Any]) -> Array:
+    """Convert numbers to a type; `OverflowError` with a number beyond its range."""
+    with np.errstate(over="ignore"):
+        result = numbers.astype(target, copy=False)
+    if not numbers.size or np.can_cast(numbers.dtype, target):
+        return result
+    unfit: Sequence[Any] | Array
+    if target.kind in "biu":
+        low, high = (0, 1) if target == np.bool_ else (np.iinfo(target).min, np.iinfo(target).max)
+        ends = int(numbers.min()), int(numbers.max())
+        unfit = [each for each in ends if not low <= each <= high]
+    else:
+        unfit = numbers[np.isinf(result) & np.isfinite(numbers)]
+    if len(unfit):
+        raise OverflowError(unfit[0])
+    return result
+
+
 def bytes_of(array: Array) -> int:
     """Return the size of an array's values in bytes, including strings."""
     if array.dtype != object:

@@ -186,6 +186,9 @@ def test_numbers_read_beforehand_are_left_where_something_is_odd(datatype, shape
     ("datatype", "shape", "data", "message"),
     [
         ("INT8", [2], [1, 128], "to hold INT8 values, got 128"),
+        ("FP16", [2], [1, 70000], "to hold FP16 values, got 70000.0"),
+        ("BF16", [1], [-3.4e38], "to hold BF16 values, got -3.4e+38"),
+        ("FP32", [2], [float("nan"), 1e39], "to hold FP32 values, got 1e+39"),
         ("UINT64", [1], [-1], "to hold UINT64 values: JSON Value: -1"),
         ("UINT64", [1], [2**64], "to hold UINT64 values: JSON Value: 18446744073709551616"),
         ("INT32", [1], [1.0], "to hold INT32 values: JSON Value: 1"),
@@ -221,7 +224,7 @@ def test_what_does_not_fit_is_refused(datatype, shape, data, message):
 def test_booleans_may_be_bits_and_floats_may_be_whole():
     assert from_values("x", "BOOL", [3], [0, 1, 1]).tolist() == [False, True, True]
     assert from_values("x", "FP16", [2], [1, 0.1]).tolist() == [1, np.float16(0.1)]
-    assert from_values("x", "FP16", [1], [1e9]).tolist() == [math.inf]
+    assert from_values("x", "FP16", [3], [65519, math.inf, 0]).tolist() == [65504, math.inf, 0]
     assert from_values("x", "UINT64", [1], [2**64 - 1]).tolist() == [2**64 - 1]
 
 

@@ -120,6 +120,40 @@ def test_what_is_not_as_declared_is_the_codes_own_failure(given, words):
     assert (caught.value.code, caught.value.message) == (Code.INTERNAL, words)
 
 
+@pytest.mark.parametrize(
+    ("given", "dtype", "unfit"),
+    [
+        (np.array([1, 2**32 + 1]), "int32", "4294967297"),
+        (np.array([-129, 300]), "int8", "-129"),
+        (np.array(2**64 - 1, np.uint64), "int64", "18446744073709551615"),
+        ([1.0, 1e300], "float32", "1e+300"),
+        ([65520], "float16", "65520"),
+        ([3.4e38], "bfloat16", "3.4e+38"),
+        ([1 + 1e300j], "complex64", "(1+1e+300j)"),
+    ],
+)
+def test_numbers_beyond_the_declared_range_are_the_codes_own_failure(given, dtype, unfit):
+    with pytest.raises(StatusError) as caught:
+        fitted({"y": given}, specs(y=(dtype, None)), giver="predict")
+    message = f"expected y of predict to be {dtype} [?], got {unfit}"
+    assert (caught.value.code, caught.value.message) == (Code.INTERNAL, message)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (np.array([-(2**31), 2**31 - 1]), "int32"),
+        (np.array([2**63 - 1], np.uint64), "int64"),
+        (np.array([], np.int64), "int8"),
+        ([float("inf"), float("nan"), 1e-300, 3.4e38], "float32"),
+        (np.array([65519]), "float16"),
+    ],
+)
+def test_numbers_at_the_ends_of_the_declared_range_are_kept(given, dtype):
+    array = fitted({"y": given}, specs(y=(dtype, None)), giver="predict")["y"]
+    np.testing.assert_array_equal(array, np.asarray(given).astype(dtype))
+
+
 def test_ragged_lists_and_strange_texts_are_told():
     for declared, given in (("float32", [[1], [1, 2]]), ("string", [1]), ("string", np.zeros(1))):
         with pytest.raises(StatusError) as caught:

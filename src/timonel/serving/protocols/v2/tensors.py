@@ -25,7 +25,6 @@ from timonel.serving.codec.number_arrays import (
     Outline,
     array_of,
     leaf_of,
-    round_floats,
 )
 from timonel.serving.protos.tensors import MAX_STRINGS
 from timonel.serving.signature import (
@@ -34,6 +33,7 @@ from timonel.serving.signature import (
     STRING,
     Array,
     Signature,
+    narrowed,
     string_array,
 )
 from timonel.serving.status import StatusError, invalid_argument
@@ -171,9 +171,7 @@ def from_json(
             f"expected the data of input {name} to be {count} values, flat{nested}, "
             f"got {list(array.shape)}"
         )
-    if datatype in _FLOATS:
-        array = round_floats(array, NUMPY_OF[datatype])
-    elif datatype != BYTES:
+    if datatype != BYTES:
         array = in_range(name, datatype, array)
     elif in_base64:
         array = _unpacked(name, array)
@@ -182,15 +180,12 @@ def from_json(
 
 def in_range(name: str, datatype: str, numbers: Array) -> Array:
     """Convert numbers of a wider type, which hold values of a data type."""
-    target = NUMPY_OF[datatype]
-    if numbers.dtype != target and numbers.size:
-        low, high = _bounds(datatype)
-        unfit = numbers[(numbers < low) | (numbers > high)]
-        if unfit.size:
-            raise invalid_argument(
-                f"expected the data of input {name} to hold {datatype} values, got {unfit[0]}"
-            )
-    return numbers.astype(target, copy=False)
+    try:
+        return narrowed(numbers, NUMPY_OF[datatype])
+    except OverflowError as error:
+        raise invalid_argument(
+            f"expected the data of input {name} to hold {datatype} values, got {error}"
+        ) from None
 
 
 def to_texts(array: Array, *, in_base64: bool) -> tuple[list[str], bool]:
@@ -254,10 +249,3 @@ def _unpacked(name: str, array: Array) -> Array:
     except binascii.Error:
         raise invalid_argument(f"expected the data of input {name} to be base64") from None
     return string_array(flat)
-
-
-def _bounds(datatype: str) -> tuple[int, int]:
-    if datatype == "BOOL":
-        return 0, 1
-    limits = np.iinfo(NUMPY_OF[datatype])
-    return int(limits.min), int(limits.max)

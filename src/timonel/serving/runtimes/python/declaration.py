@@ -21,6 +21,7 @@ from timonel.serving.signature import (
     Signature,
     TensorSpec,
     fits,
+    narrowed,
 )
 from timonel.serving.status import Code, StatusError, invalid_argument
 
@@ -70,7 +71,8 @@ def check_inputs(inputs: Mapping[str, Array], specs: Specs) -> None:
 def fitted(given: Any, specs: Specs, *, giver: str) -> dict[str, Array]:
     """Convert the values returned by code to the declared arrays.
 
-    Strings become bytes; numbers get the declared type if this loses no more than precision.
+    Strings become bytes; numbers get the declared type if this loses no more than precision: a
+    number beyond its range is an error.
 
     Args:
         given: A mapping from names to anything that numpy can convert to arrays.
@@ -92,8 +94,10 @@ def _fitted(value: Any, spec: TensorSpec, place: str) -> Array:
     if spec.dtype != STRING:
         if not np.can_cast(array.dtype, NUMPY_TYPES[spec.dtype], "same_kind"):
             raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
-        with np.errstate(over="ignore"):
-            array = array.astype(NUMPY_TYPES[spec.dtype], copy=False)
+        try:
+            array = narrowed(array, NUMPY_TYPES[spec.dtype])
+        except OverflowError as error:
+            raise _defect(f"expected {place} to be {_spec(spec)}, got {error}") from None
     if not fits(spec.shape, array.shape):
         raise _defect(f"expected {place} to be {_spec(spec)}, got {_array(array)}")
     return array
