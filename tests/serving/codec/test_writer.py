@@ -116,9 +116,12 @@ def test_no_outputs_are_an_error():
 
 
 def test_classes():
-    labels = np.array([[b"a", b"b"], [b"c", b"d"]], object)
+    labels = np.array([[b"a", b"b"], [b"\xff", b"d"]], object)
     classes = paired(labels, np.array([[0.2, np.nan], [1, 0.5]], np.float32))
-    assert encode_classes(classes) == b'{"results":[[["a",0.2],["b",NaN]],[["c",1.0],["d",0.5]]]}'
+    assert (
+        encode_classes(classes)
+        == b'{"results":[[["a",0.2],["b",NaN]],[[{"b64":"/w=="},1.0],["d",0.5]]]}'
+    )
     finite = paired(None, np.array([[0.2]], np.float32))
     assert encode_classes(finite) == b'{"results":[[["",0.2]]]}'
     with pytest.raises(StatusError, match="Cannot convert empty ClassificationResults to JSON"):

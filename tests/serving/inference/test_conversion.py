@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from timonel.serving.inference.conversion import metadata_response
+from timonel.serving.inference.conversion import fill_result, metadata_response
 from timonel.serving.manager.catalogue import Metadata
 from timonel.serving.protocols.tfs_rest.api import metadata_view
+from timonel.serving.protos.messages import classification_pb2
 from timonel.serving.signature import Signature, TensorSpec
 
 METADATA = Metadata(
@@ -50,3 +51,10 @@ def test_metadata_as_json_and_as_a_message():
         "method_name": "tensorflow/serving/predict",
     }
     assert metadata_response(METADATA).model_spec.version.value == 7
+
+
+def test_a_label_that_is_no_text_is_shown_as_far_as_it_is():
+    message = classification_pb2.ClassificationResult()
+    fill_result(message, [[(b"a\xff", 0.5)]])
+    ((found,),) = [row.classes for row in message.classifications]
+    assert (found.label, found.score) == ("a\N{REPLACEMENT CHARACTER}", 0.5)

@@ -143,10 +143,11 @@ def for_json(name: str, array: Array) -> Any:
 def _strings(name: str, array: Array) -> Any:
     if name.endswith("_bytes"):
         return _each(array.tolist(), _b64)
-    return _each(array.tolist(), _text)
+    return _each(array.tolist(), text_or_b64)
 
 
-def _text(value: bytes) -> str | dict[str, str]:
+def text_or_b64(value: bytes) -> str | dict[str, str]:
+    """Return a string for JSON, as ``b64`` if it is not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

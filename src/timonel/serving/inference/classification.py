@@ -25,8 +25,8 @@ from timonel.serving.status import Code, StatusError, invalid_argument
 
 MAX_CONTEXT_BYTES = 2**28
 """Size limit of all copies of a context: each example of a request gets one."""
-Classes = list[list[tuple[str, float]]]
-"""Labels and scores of each example; "" and 0 where the model does not return them."""
+Classes = list[list[tuple[bytes, float]]]
+"""Labels and scores of each example; b"" and 0 where the model does not return them."""
 
 
 def paired(labels: Array | None, scores: Array | None) -> Classes:
@@ -35,11 +35,8 @@ def paired(labels: Array | None, scores: Array | None) -> Classes:
     assert present is not None, "a signature gives one of them at least"
     labels = np.full(present.shape, b"", object) if labels is None else labels
     scores = np.zeros(present.shape, np.float32) if scores is None else scores
-    names = [[label.decode(errors="replace") for label in row] for row in labels.tolist()]
-    return [
-        list(zip(row, values.tolist(), strict=True))
-        for row, values in zip(names, scores, strict=True)
-    ]
+    rows = zip(labels.tolist(), scores.tolist(), strict=True)
+    return [list(zip(names, values, strict=True)) for names, values in rows]
 
 
 def checked_classes(labels: Array | None, scores: Array | None, count: int) -> Classes:

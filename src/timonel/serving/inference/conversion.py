@@ -76,7 +76,7 @@ def fill_result(message: Any, result: Classes | Array) -> None:
         for row in result:
             entry = message.classifications.add()
             for label, score in row:
-                entry.classes.add(label=label, score=score)
+                entry.classes.add(label=label.decode(errors="replace"), score=score)
     else:
         for value in result.tolist():
             message.regressions.add(value=value)

@@ -11,7 +11,7 @@ from timonel.data.examples import Value, encode_example
 from timonel.serving.asgi import Response
 from timonel.serving.codec.jsontext import echo, parse, type_name
 from timonel.serving.codec.tensors import is_b64, to_bytes
-from timonel.serving.codec.writer import dumps, for_json, is_finite
+from timonel.serving.codec.writer import dumps, for_json, is_finite, text_or_b64
 from timonel.serving.inference import classification
 from timonel.serving.inference.classification import Classes, PreparedRun
 from timonel.serving.inference.flow import Call, Outputs, SignatureRun
@@ -129,7 +129,7 @@ def encode_classes(rows: Classes) -> bytes:
         raise invalid_argument("Cannot convert empty ClassificationResults to JSON")
     scores = np.array([[score for _, score in row] for row in rows], np.float32)
     values = for_json("", scores)
-    labels = [[label for label, _ in row] for row in rows]
+    labels = [[text_or_b64(label) for label, _ in row] for row in rows]
     pairs = [list(zip(*each, strict=True)) for each in zip(labels, values, strict=True)]
     return dumps({"results": pairs}, finite=is_finite(scores))
 
