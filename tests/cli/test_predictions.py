@@ -21,6 +21,11 @@ def test_a_single_prediction_has_bars_for_its_scores() -> None:
     assert len(plain(predictions_page([SEVEN], top=1))) == 2
 
 
+def test_integers_have_all_their_digits() -> None:
+    large = Prediction(source="row 1", model="ids", version=1, value=2**53 + 1)
+    assert plain(predictions_page([large], top=5))[0].split()[2] == "9007199254740993"
+
+
 def test_several_predictions_are_a_line_each() -> None:
     lines = plain(predictions_page([SEVEN, NUMBER], top=5))
     assert lines[0] == "digits/7/0009.png  7  █████████░  90.0%"

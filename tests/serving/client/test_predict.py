@@ -220,7 +220,8 @@ def test_a_server_decides_itself_what_its_models_may_do(scripted, trust):
     ("outputs", "row", "expected"),
     [
         (("dense_1",), [12.5], (None, {}, 12.5)),
-        (("dense_1",), 3, (None, {}, 3.0)),
+        (("dense_1",), 3, (None, {}, 3)),
+        (("dense_1",), [[2**53 + 1]], (None, {}, 2**53 + 1)),
         (("dense_1",), [1.0, 2.0], (None, {}, None)),
         (("price", "size"), {"price": [1.0], "size": [2.0]}, (None, {}, None)),
         (

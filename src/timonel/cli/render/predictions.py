@@ -86,5 +86,6 @@ def answer(prediction: Prediction) -> str:
     if prediction.label is not None:
         return prediction.label
     if prediction.value is not None:
-        return number(prediction.value)
+        value = prediction.value
+        return str(value) if isinstance(value, int) else number(value)
     return ", ".join(f"{name} {value}" for name, value in prediction.outputs.items())

@@ -65,7 +65,7 @@ class Prediction:
     version: int
     label: str | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
-    value: float | None = None
+    value: int | float | None = None
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -311,12 +311,12 @@ def _prediction(
     )
 
 
-def _only_number(outputs: Mapping[str, Any]) -> float | None:
+def _only_number(outputs: Mapping[str, Any]) -> int | float | None:
     (value, *others) = outputs.values()
     while isinstance(value, list) and len(value) == 1:
         (value,) = value
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and not others else None
+    return value if is_number and not others else None
 
 
 def _scores(scores: Any, labels: Sequence[str]) -> dict[str, float]:
