@@ -17,7 +17,7 @@ from timonel.serving.inference.warmup import warm_up
 from timonel.serving.manager.catalogue import Catalogue, ModelSpec, Servable
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.settings.models import ModelSettings, RequestLogSettings
-from timonel.serving.signature import DEFAULT_SIGNATURE
+from timonel.serving.signature import DEFAULT_SIGNATURE, PREDICT, Signature
 from timonel.serving.status import Code
 from timonel.serving.telemetry import request_log as log_module
 from timonel.serving.telemetry.request_log import (
@@ -105,6 +105,18 @@ def test_what_is_logged_warms_up_and_can_be_read(prefix, tmp_path):
     path.rename(tmp_path / WARMUP_FILE)
     warm_up(scheduled(model), tmp_path)
     assert model.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("outputs", "kind"),
+    [({"outputs": X}, "regress_log"), ({"scores": np.ones((1, 2), np.float32)}, "classify_log")],
+)
+def test_a_task_is_logged_by_what_it_asked_for_whatever_its_signature_says(outputs, kind):
+    predict = Signature("", {}, {}, PREDICT)  # of any signature that TensorFlow 2 has exported
+    examples = {"inputs": np.array([b""], object)}
+    task = LoggedRequest("m", 3, predict, "MultiInference", examples, outputs)
+    log = prediction_log_pb2.PredictionLog.FromString(encode_exchange(task, 1.0))
+    assert log.WhichOneof("log_type") == kind
 
 
 def test_a_share_is_kept_and_models_without_a_log_are_left_alone(prefix):

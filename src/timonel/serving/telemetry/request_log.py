@@ -28,7 +28,7 @@ from timonel.serving.inference.context import LoggedRequest
 from timonel.serving.protos.messages import example_pb2, prediction_log_pb2
 from timonel.serving.protos.tensors import to_proto
 from timonel.serving.settings.models import ModelSettings, RequestLogSettings
-from timonel.serving.signature import REGRESS, Array, bytes_of
+from timonel.serving.signature import Array, bytes_of
 from timonel.serving.status import Code
 
 _LOG = logging.getLogger(__name__)
@@ -261,8 +261,8 @@ def encode_exchange(exchange: LoggedRequest, sampling_rate: float) -> bytes:
 def _api(exchange: LoggedRequest) -> str:
     api = exchange.api.lower()
     if api == "multiinference":
-        is_regression = exchange.signature.method_name == REGRESS
-        return "regress" if is_regression else "classify"
+        # By what the task asked for: signatures of TensorFlow 2 are all named Predict.
+        return "regress" if "outputs" in exchange.outputs else "classify"
     return api if api in _ENCODERS else "predict"
 
 
