@@ -7,7 +7,6 @@ requests several times faster, or gives up.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -169,12 +168,16 @@ def to_bytes(value: Any) -> bytes:
         raise _type_error(value, STRING)
     if not is_b64(value):
         raise invalid_argument(f"JSON Value: {echo(value)} not formatted correctly for base64 data")
-    text = value["b64"]
     try:
-        # Padding is optional.
-        return base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), validate=True)
-    except (binascii.Error, ValueError):
+        return from_b64(value["b64"].encode("ascii"))
+    except ValueError:
         raise invalid_argument("Unable to base64 decode") from None
+
+
+def from_b64(text: bytes) -> bytes:
+    """Decode base64, in which padding is optional and white space skipped."""
+    joined = b"".join(text.split())
+    return base64.b64decode(joined + b"=" * (-len(joined) % 4), validate=True)
 
 
 def _encoded(text: str) -> bytes:

@@ -86,7 +86,8 @@ def test_strings_and_bytes_may_be_mixed():
     assert found.tolist() == ["é".encode(), b"\xff\x00\x00", b"a\0"]
     assert read({"inputs": b64}, specs(x="STRING"))["x"].item() == b"\xff\x00\x00"
     assert read({"instances": [{"x": b64}]}, specs(x="STRING"))["x"].tolist() == [b"\xff\x00\x00"]
-    assert read({"instances": [{"b64": "/w"}]}, specs(x="STRING"))["x"].tolist() == [b"\xff"]
+    for text in ("/w", "/w==", "\n/ w\t=\r=\f\v", " /w\n"):
+        assert read({"instances": [{"b64": text}]}, specs(x="STRING"))["x"].tolist() == [b"\xff"]
 
 
 ELEMENT_0 = "Failed to process element: 0 of 'instances' list. Error: INVALID_ARGUMENT: "
@@ -236,6 +237,7 @@ BOTH = '{"inputs": [1], "instances": [1]}'
             "JSON Value: 1 Type: Number is not of expected type: string",
         ),
         ({"inputs": [{"b64": "!"}]}, specs(x="STRING"), "Unable to base64 decode"),
+        ({"inputs": [{"b64": "/w\u00a0"}]}, specs(x="STRING"), "Unable to base64 decode"),
         (
             {"inputs": [{"b64": 1}]},
             specs(x="STRING"),

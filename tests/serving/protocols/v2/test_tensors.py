@@ -228,6 +228,11 @@ def test_booleans_may_be_bits_and_floats_may_be_whole():
     assert from_values("x", "UINT64", [1], [2**64 - 1]).tolist() == [2**64 - 1]
 
 
+def test_base64_may_have_white_space():
+    array = from_values("x", "BYTES", [2], ["AP\n8=\n", " eA"], in_base64=True)
+    assert array.tolist() == [b"\x00\xff", b"x"]
+
+
 def test_damaged_base64_is_refused():
     message = refusal(from_values, "x", "BYTES", [1], ["?"], in_base64=True)
     assert message == "expected the data of input x to be base64"

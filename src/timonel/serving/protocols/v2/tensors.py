@@ -10,7 +10,6 @@ Only numbers for floating-point types are rounded.
 from __future__ import annotations
 
 import base64
-import binascii
 import itertools
 import math
 import reprlib
@@ -26,6 +25,7 @@ from timonel.serving.codec.number_arrays import (
     array_of,
     leaf_of,
 )
+from timonel.serving.codec.tensors import from_b64
 from timonel.serving.protos.tensors import MAX_STRINGS
 from timonel.serving.signature import (
     DTYPE_NAMES,
@@ -245,7 +245,7 @@ def _json_type(datatype: str, data: Any) -> str:
 def _unpacked(name: str, array: Array) -> Array:
     """Decode strings in base64."""
     try:
-        flat = [base64.b64decode(value, validate=True) for value in array.reshape(-1).tolist()]
-    except binascii.Error:
+        flat = [from_b64(value) for value in array.reshape(-1).tolist()]
+    except ValueError:
         raise invalid_argument(f"expected the data of input {name} to be base64") from None
     return string_array(flat)
