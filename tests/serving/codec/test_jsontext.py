@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,8 @@ def test_both_parsers_agree(value):
     [
         ("Infinity", math.inf),
         ("-Infinity", -math.inf),
+        ("Inf", math.inf),
+        ("-Inf", -math.inf),
     ],
 )
 def test_infinities_are_bare_tokens(token, expected):
@@ -47,8 +50,19 @@ def test_infinities_are_bare_tokens(token, expected):
     assert parse(content.encode()) == {"Inf": [expected, 'Inf, " Inf', 1]}
 
 
-def test_nan_is_a_bare_token():
-    assert math.isnan(parse(b'{"a": NaN}')["a"])
+@pytest.mark.parametrize("token", ["NaN", "-NaN"])
+def test_nan_is_a_bare_token(token):
+    found = parse(f'{{"\\"-NaN": {token}, "a": "Inf -NaN \\\\"}}'.encode())
+    assert math.isnan(found['"-NaN'])
+    assert found["a"] == "Inf -NaN \\"
+
+
+@pytest.mark.parametrize("unit", [b'\\"', b'"', b"Inf,", b"\\"])
+def test_any_text_is_searched_for_words_in_linear_time(unit):
+    began = time.process_time()
+    with pytest.raises(StatusError):
+        parse(b'{"' + unit * 200_000)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize(
@@ -66,6 +80,10 @@ def test_nan_is_a_bare_token():
         b'{"a": [1, 2,]}',
         '{"ä": nope}'.encode(),
         b'{"a": Infinite}',
+        b'{"a": InfInf}',
+        b'{"a": 1-NaN}',
+        b'{"a": --NaN}',
+        b'{"a": +Inf}',
         b'{"a": -}',
         b'{"a": 1.}',
         b'{"a": 1e}',

@@ -247,14 +247,14 @@ static bool round_decimal(const unsigned char *start, uint64_t digits, int power
     return isfinite(*value);
 }
 
-/* NaN, Infinity or -Infinity at `*place`, as Python's json writes them; false if it is neither. */
+/* NaN, Infinity or Inf at `*place`, as in rapidjson, behind its sign; false if it is none. */
 static bool read_word(const unsigned char **place, const unsigned char *end, bool negative,
                       double *value, bool *whole) {
     static const struct {
         const char *text;
         size_t length;
-    } WORDS[] = {{"NaN", 3}, {"Infinity", 8}};
-    for (int i = negative ? 1 : 0; i < 2; i++) {
+    } WORDS[] = {{"NaN", 3}, {"Infinity", 8}, {"Inf", 3}};
+    for (int i = 0; i < 3; i++) {
         if ((size_t)(end - *place) < WORDS[i].length ||
             memcmp(*place, WORDS[i].text, WORDS[i].length) != 0)
             continue;
