@@ -221,6 +221,16 @@ def test_a_call_that_takes_too_long_ends_the_process(load):
     recovered(model, before)
 
 
+def test_a_call_that_cannot_be_sent_ends_the_process(load):
+    model = load(timeout_s=0.3)
+    before = model.pid
+    os.kill(before, signal.SIGSTOP)
+    # More than fits between two processes.
+    error = failure(model, "double", np.zeros(400_000, np.float32))
+    assert error.code is Code.DEADLINE_EXCEEDED
+    recovered(model, before)
+
+
 def test_a_stopped_process_goes_on(load):
     model = load()
     os.kill(model.pid, signal.SIGSTOP)
@@ -279,7 +289,7 @@ def test_unloading_does_not_wait_for_a_hung_call(load, monkeypatch):
 
 def test_loads_and_crashes_leave_no_descriptor_and_no_thread(load):
     def cycle():
-        model = load()
+        model = load(timeout_s=60)
         failure(model, "exit")
         until(lambda: model.restarts == 1)
         model.close()

@@ -120,9 +120,7 @@ class ChildModel(DeclaringModel):
             # Whatever the reason, the client can do nothing about it.
             raise NotStartedError(self._reason())
         try:
-            answer: dict[str, Array] | StatusError = child.call(
-                (signature, dict(inputs), outputs), self._timeout_s
-            )
+            answer: dict[str, Array] | StatusError = child.call((signature, dict(inputs), outputs))
         except TimeoutError:
             child.process.wait()
             raise StatusError(Code.DEADLINE_EXCEEDED, child.end) from None
@@ -178,6 +176,9 @@ class ChildModel(DeclaringModel):
             self._child, self._outage = child, None
         if not started.done():
             started.set_result(child)
+        if self._timeout_s is not None:
+            limit = partial(child.limit_calls, self._timeout_s)
+            threading.Thread(target=limit, name=self._name, daemon=True).start()
         child.process.wait()
         with self._lock:
             if self._closed.is_set():
@@ -191,7 +192,9 @@ class _Child:
 
     def __init__(self, orders: Orders, log: Path | None) -> None:
         self._killed: str | None = None
-        self._is_closed = False
+        self._overdue: set[Connection] = set()
+        self._began: dict[Connection, float] = {}
+        self._closed = threading.Event()
         control, child_end = socket.socketpair()
         with child_end, contextlib.ExitStack() as stack:
             output = stack.enter_context(log.open("ab")) if log else None
@@ -226,22 +229,35 @@ class _Child:
         how = self._killed or describe_exit(self.process.wait())
         return f"The process of this model {how}."
 
-    def call(self, request: tuple[Any, ...], timeout_s: float | None) -> Any:
+    def limit_calls(self, timeout_s: float) -> None:
+        """Kill the process once a call takes longer; returns when it has ended."""
+        delay_s = timeout_s
+        while not self._closed.wait(delay_s):
+            due = time.monotonic() - timeout_s
+            began = self._began.copy()
+            self._overdue = {each for each, start in began.items() if start <= due}
+            if self._overdue:
+                self._killed = f"was killed because a request took longer than {timeout_s:g} s"
+                self.process.kill()
+                return
+            delay_s = min(began.values(), default=due + timeout_s) - due
+
+    def call(self, request: tuple[Any, ...]) -> Any:
         """Send a request over an idle connection and return the answer."""
         connection = self._idle.get()
         if connection is None:
             self._idle.put(None)
             raise EOFError
+        self._began[connection] = time.monotonic()
         try:
             send(connection, request)
-            if not connection.poll(timeout_s):
-                self._killed = f"was killed because a request took longer than {timeout_s:g} s"
-                self.process.kill()
-                raise TimeoutError
             return receive(connection)
+        except (EOFError, OSError) as error:
+            raise TimeoutError if connection in self._overdue else error from None
         finally:
+            del self._began[connection]
             self._idle.put(connection)
-            if self._is_closed:
+            if self._closed.is_set():
                 self._close_idle()
 
     def close(self) -> None:
@@ -252,7 +268,7 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._is_closed = True
+        self._closed.set()
         self._close_idle()
 
     def _close_idle(self) -> None:
