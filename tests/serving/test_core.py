@@ -50,6 +50,15 @@ def catalogue_of(model):
     return catalogue
 
 
+def test_a_label_of_the_configuration_wins_over_an_alias():
+    catalogue = Catalogue({"m": {"stable": 1}})
+    servables = {number: Servable("m", number, scheduled(Sums())) for number in (1, 2)}
+    catalogue.publish("m", servables, (), aliases={"stable": 2, "canary": 2})
+    for label, number in {"stable": 1, "canary": 2}.items():
+        assert catalogue.acquire(ModelSpec("m", label=label)).version == number
+        assert catalogue.version_labels("m")[label] == number
+
+
 def predict(inputs, output_filter=(), defaults=()):
     with contextlib.closing(Call(catalogue_of(Sums(defaults)).acquire(ModelSpec("m")))) as call:
         return call.predict(call.signature(""), inputs, output_filter)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -97,6 +98,28 @@ def test_weights_are_the_percentages(traffic: Traffic, compared: tuple[int, int]
     }
     shares = {f"digits-v{v}-http": share for v, share in traffic.percent.items() if share}
     assert weights == shares
+
+
+@pytest.mark.parametrize(
+    ("cookie", "version"),
+    [
+        ("my-v=2", 2), ("a=b; my-v=1", 1), ("a=b;my-v=2; c=d", 2), ("xmy-v=1; my-v=2", 2),
+        ("xmy-v=1", None), ("a=b; xmy-v=1", None), ("my-v=12", None), ("my-v=1x", None),
+        ("my-v=3", None), ("My-v=1", None), ("a=my-v=1", None), ("my-v =1", None),
+    ],
+)  # fmt: skip
+def test_only_the_cookie_of_that_name_chooses_a_version(cookie: str, version: int | None) -> None:
+    traffic = Traffic.model_validate({"percent": {1: 30, 2: 70}, "sticky": {"cookie": "my-v"}})
+    host, _ = files([route(traffic)], PLACES)["routes-digits"]["resources"][0]["virtual_hosts"]
+    chosen = {
+        shares[0]["name"]
+        for each in host["routes"]
+        for pattern in found(each["match"], "regex")
+        for shares in found(each, "clusters")
+        if re.fullmatch(pattern, cookie)  # as Envoy: all of the header
+    }
+    wanted = {f"digits-v{version}-{protocol}" for protocol in ("http", "grpc")}
+    assert chosen == (set() if version is None else wanted)
 
 
 @pytest.mark.parametrize("sticky", [None, {"cookie": "v"}, {"header": "x-user"}])
