@@ -85,7 +85,6 @@ def answer(prediction: Prediction) -> str:
     """Return the prediction in brief: label, value, or raw outputs."""
     if prediction.label is not None:
         return prediction.label
-    if prediction.value is not None:
-        value = prediction.value
+    if (value := prediction.value) is not None:
         return str(value) if isinstance(value, int) else number(value)
     return ", ".join(f"{name} {value}" for name, value in prediction.outputs.items())
