@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.contracts.runtimes import RuntimeContract
+from tests.serving.freeing import freed_by_reference_counts
 from tests.serving.runtimes.faults import REFERENCE
 from tests.waiting import until
 from timonel.processes.backoff import CrashBackoff
@@ -103,6 +104,16 @@ ARRAYS = {
     "transposed": np.arange(6, dtype=np.complex64).reshape(2, 3).T,
     "broadcast": np.broadcast_to(np.float16(2), (3, 4)),
 }
+
+
+def test_a_failed_request_is_freed_without_garbage_collection(shared):
+    message = ""
+    with freed_by_reference_counts(np.ones(3, np.float32)) as inputs:
+        try:
+            ask(shared, "no_such", inputs["x"])
+        except StatusError as error:
+            message = error.message
+    assert "no_such" in message
 
 
 @pytest.mark.parametrize("kind", ARRAYS)

@@ -259,10 +259,11 @@ class Flow:
         except asyncio.CancelledError:
             code = Code.CANCELLED
             raise
-        except Exception as error:  # noqa: BLE001 - costs one request, not the server
-            status = as_status(error, api or "a request")
-            code = status.code
-            raise status from None
+        except Exception as error:
+            # This name ends here: another would tie the frame, and so the request, to its error.
+            error = as_status(error, api or "a request")
+            code = error.code
+            raise error from None
         finally:
             self.monitor.end(observation, code)
 

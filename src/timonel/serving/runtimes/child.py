@@ -8,6 +8,7 @@ out of band.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import queue
 import socket
@@ -130,7 +131,7 @@ class ChildModel(DeclaringModel):
             _LOG.error("%s: the process ended during %s(%s)", self._name, signature, shapes)
             raise NotStartedError(child.end) from None
         if isinstance(answer, StatusError):
-            raise answer
+            raise copy.copy(answer)  # the frame, which has the inputs, refers to the other
         return answer
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -458,6 +460,28 @@ def test_heads_are_looked_at_up_to_their_limit():
     found, seen, closed = ask(request({"instances": [[1]]}, headers=(padding,)), limits=small)
     assert found[0][0].startswith(b"HTTP/1.1 431 ")
     assert (seen, closed) == ([], True)
+
+
+def test_a_body_goes_with_its_connection_without_garbage_collection():
+    async def connect():
+        gc.disable()
+        with Wire(direct=False) as wire:
+            wire.send(
+                b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n"
+            )
+            for _ in range(3):
+                wire.send(bytes(1000))
+                await asyncio.sleep(0.01)
+        await until(lambda: not wire.state.tasks)
+        request = weakref.ref(wire.protocol.cycle)
+        wire.protocol.cycle = wire.protocol._answered = None
+        await asyncio.sleep(0)
+        assert request() is None, gc.get_referrers(request())
+
+    try:
+        asyncio.run(connect())
+    finally:
+        gc.enable()
 
 
 def test_what_is_used_of_uvicorn_is_there():
