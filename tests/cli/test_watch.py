@@ -10,7 +10,7 @@ from timonel.cli.watch import following
 
 
 def line(text: str) -> str:
-    return f"2026-01-31 10:00:00,123 {text}\n"
+    return f"2026-01-31 10:00:00,123 INFO timonel.serving.manager: {text}\n"
 
 
 def test_a_watch_tells_of_versions_and_of_nothing_else(tmp_path: Path) -> None:

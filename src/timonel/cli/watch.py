@@ -12,7 +12,7 @@ from pathlib import Path
 from timonel.engines.logs import LogTail
 
 _POLL_S = 0.5
-_CHANGE = re.compile(r"\S+ \S+ ((?:Loaded|Unloaded|Cannot load) version .*)")
+_CHANGE = re.compile(r"\S+ \S+ [A-Z]+ [\w.]+: ((?:Loaded|Unloaded|Cannot load) version .*)")
 
 
 @contextlib.contextmanager
