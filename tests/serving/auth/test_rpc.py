@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import pickle
 
 import grpc
@@ -55,6 +57,72 @@ def test_a_call_that_is_one_too_many_may_be_sent_elsewhere():
     assert dict(error.initial_metadata())[NOT_STARTED_HEADER] == "1"
     trailing = dict(error.trailing_metadata())
     assert (trailing["retry-after"], trailing["grpc-retry-pushback-ms"]) == ("1", "1000")
+
+
+HEALTH = "/grpc.health.v1.Health/Check"
+
+
+@contextlib.asynccontextmanager
+async def checked():
+    """Open two connections to a server whose health check returns its message."""
+
+    async def echo(request, _):
+        return request
+
+    server = grpc.aio.server(interceptors=[AccessInterceptor(AccessControl(AccessSettings()))])
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    service, method = HEALTH[1:].split("/")
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: handler})]
+    )
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    alone = [("grpc.use_local_subchannel_pool", 1)]
+    async with (
+        grpc.aio.insecure_channel(address, alone) as one,
+        grpc.aio.insecure_channel(address, alone) as other,
+    ):
+        yield one, other
+    await server.stop(0)
+
+
+def test_slow_messages_of_a_connection_delay_no_health_checks_of_others():
+    async def run():
+        async with checked() as (one, other):
+            check = other.unary_unary(HEALTH)
+            assert await check(b"before", timeout=60) == b"before"
+            slow = [one.stream_unary(HEALTH)() for _ in range(64)]
+            last = one.unary_unary(HEALTH)(b"last", timeout=60)
+            await asyncio.sleep(0.05)
+            assert await check(b"during", timeout=60) == b"during"
+            assert sum(not call.done() for call in slow) > 16
+            assert await last == b"last"
+            codes = {(await call.code()).name for call in slow}
+            # The last few, for which nobody waits, may take longer.
+            assert {"UNAVAILABLE"} <= codes <= {"UNAVAILABLE", "DEADLINE_EXCEEDED"}
+
+    gc.disable()
+    try:
+        asyncio.run(run())
+        assert not any(type(each) is NotStartedError for each in gc.get_objects())
+    finally:
+        gc.enable()
+
+
+def test_a_message_that_nobody_waits_for_may_come_late():
+    async def run():
+        async with checked() as (one, other):
+            late = [one.stream_unary(HEALTH)() for _ in range(8)]
+            await asyncio.sleep(0.3)
+            for call in late:
+                await call.write(b"late")
+                await call.done_writing()
+            assert [await call for call in late] == [b"late"] * len(late)
+            for call in [other.stream_unary(HEALTH)() for _ in range(40)]:
+                call.cancel()
+            assert await one.unary_unary(HEALTH)(b"after", timeout=60) == b"after"
+
+    asyncio.run(run())
 
 
 def test_responses_that_nobody_reads_are_limited():

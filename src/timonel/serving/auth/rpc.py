@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,9 @@ _SLOW_S = 1.0
 """Time after which a message that has not arrived is slow."""
 _UNAUTHENTICATED_READS = 8
 """Limit of concurrently received messages of calls without a right, such as health checks."""
+_TICK_S = 0.02
+_TICKS = 2
+"""Ticks that such a message may take while others wait: two, as the loop may stall during one."""
 _ADMITTED = contextlib.nullcontext()
 
 
@@ -108,7 +112,7 @@ class _Arrivals:
         if limits.max_receiving is not None and limits.max_body is not None:
             self._most = max(1, limits.max_receiving // limits.max_body)
         self._longest_s = math.inf if limits.body_s is None else limits.body_s
-        self._unauthenticated = asyncio.Semaphore(_UNAUTHENTICATED_READS)
+        self._turns = _Turns(self._end)
         self._since: dict[asyncio.Task[Any], tuple[float, float]] = {}
         """Begin of each call, and the time that its message may take."""
         self._ended: dict[asyncio.Task[Any], StatusError] = {}
@@ -121,7 +125,7 @@ class _Arrivals:
         and anybody may send it. gRPC takes none from the network before it is read here.
         """
         if right is None:
-            async with self._unauthenticated:
+            async with self._turns.next_of(context.peer()):
                 request = await self._read(context, _SLOW_S)
         else:
             request = await self._read(context, self._longest_s)
@@ -146,10 +150,10 @@ class _Arrivals:
         try:
             return await context.read()
         except asyncio.CancelledError:
-            if (error := self._ended.pop(task, None)) is None:
+            if task not in self._ended:
                 raise
             task.uncancel()
-            raise error from None
+            raise self._ended.pop(task) from None  # not by a name, which this frame would keep
         finally:
             del self._since[task]
 
@@ -162,13 +166,70 @@ class _Arrivals:
                 text = "the message took too long to arrive"
                 self._end(task, StatusError(Code.DEADLINE_EXCEEDED, text))
             elif number >= self._most:
-                self._end(task, NotStartedError("too many slow requests at once"))
+                self._end(task, _too_many())
         self._timer = loop.call_later(_SLOW_S, self._look, loop) if self._since else None
 
     def _end(self, task: asyncio.Task[Any], error: StatusError) -> None:
         if task not in self._ended:
             self._ended[task] = error
             task.cancel()
+
+
+def _too_many() -> StatusError:
+    return NotStartedError("too many slow requests at once")
+
+
+class _Turns:
+    """Turns to receive a message: few at once, and connections one after another.
+
+    Honest messages are small and come with their calls. While others wait, one that has not arrived
+    after a few ticks loses its turn.
+    """
+
+    def __init__(self, end: Callable[[asyncio.Task[Any], StatusError], None]) -> None:
+        self._end = end
+        self._waiting: OrderedDict[str, deque[tuple[asyncio.Task[Any], asyncio.Future[None]]]] = (
+            OrderedDict()
+        )
+        """Calls by connection, in the order of their turns."""
+        self._ticks: dict[asyncio.Task[Any], int] = {}
+        """Ticks since the begin of each turn."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.asynccontextmanager
+    async def next_of(self, peer: str) -> AsyncIterator[None]:
+        """Wait for a turn of a connection, which lasts during the block."""
+        task, begin = asyncio.current_task(), asyncio.get_running_loop().create_future()
+        assert task is not None
+        self._waiting.setdefault(peer, deque()).append((task, begin))
+        self._pass_on()
+        try:
+            await begin
+            yield
+        finally:
+            begin.cancel()
+            self._ticks.pop(task, None)
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._waiting and len(self._ticks) < _UNAUTHENTICATED_READS:
+            peer, calls = self._waiting.popitem(last=False)
+            task, begin = calls.popleft()
+            if calls:
+                self._waiting[peer] = calls
+            if not begin.done():  # cancelled
+                begin.set_result(None)
+                self._ticks[task] = 0
+        if self._waiting and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        for task, ticks in self._ticks.items():
+            self._ticks[task] = ticks + 1
+            if ticks >= _TICKS and self._waiting:
+                self._end(task, _too_many())
+        self._pass_on()
 
 
 class _Unread:
