@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import http.server
 import json
+import socket
 import subprocess
 import threading
 import time
@@ -264,6 +265,26 @@ def test_another_host_is_refused_with_the_reason(gate: Any) -> None:
         status, body, _ = made.ask(host="other.example")
         assert (status, "use localhost, or --allow-host" in body["error"]) == (403, True)
         assert made.ask(host="localhost:1")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        ("GET / HTTP/1.1", 400, "the request has no Host header"),
+        ("GET /v1/%00 HTTP/1.1\r\nHost: localhost", 400, "the path of the request is invalid"),
+        ("OPTIONS * HTTP/1.1\r\nHost: localhost", 404, "an endpoint has no such path"),
+        ("CONNECT a:1 HTTP/1.1\r\nHost: a:1", 404, "an endpoint has no such path"),
+    ],
+    ids=["host", "path", "asterisk", "connect"],
+)
+def test_unusual_requests_are_refused_with_a_reason(
+    gate: Any, head: str, status: int, reason: str
+) -> None:
+    with gate() as made, closing(socket.create_connection(("127.0.0.1", made.port), 10)) as sent:
+        sent.sendall(f"{head}\r\n\r\n".encode())
+        response = http.client.HTTPResponse(sent)
+        response.begin()
+        assert (response.status, json.loads(response.read())) == (status, {"error": reason})
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,13 @@ from timonel.endpoints.spec import EndpointSpec
 
 _MAX_RETRIES = 1_000_000
 _DAY = "86400s"
+_TEXTS = {
+    "missing_host_header": "the request has no Host header",
+    "path_normalization_failed": "the path of the request is invalid",
+    "absolute_path_rejected": "an endpoint has no such path",
+    "route_not_found": "an endpoint has no such path",
+}
+"""Reasons of responses for which Envoy has no text, by its name for their cause."""
 
 
 def endpoint_listener(route: EndpointRoute, places: Places) -> Json:
@@ -174,14 +181,25 @@ def _reasons() -> Json:
     of_grpc = {"prefix": "application/grpc"}
     header: Json = {"name": "content-type", "string_match": of_grpc, "invert_match": True}
     header["treat_missing_header_as_empty"] = True
-    return {
-        "mappers": [
-            {
-                "filter": {"header_filter": {"header": header}},
-                "body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}},
-            }
-        ]
-    }
+    of_rest = {"header_filter": {"header": header}}
+    form = {"body_format_override": {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}}
+    mappers: list[Json] = [
+        {
+            "filter": {"and_filter": {"filters": [of_rest, _details(found)]}},
+            "body": {"inline_string": text},
+            **form,
+        }
+        for found, text in _TEXTS.items()
+    ]
+    return {"mappers": [*mappers, {"filter": of_rest, **form}]}
+
+
+def _details(found: str) -> Json:
+    """Return a filter of Envoy's own responses by their cause."""
+    kind = "extensions.access_loggers.filters.cel.v3.ExpressionFilter"
+    config = {"@type": TYPE + kind, "expression": f"response.code_details == '{found}'"}
+    name = "envoy.access_loggers.extension_filters.cel"
+    return {"extension_filter": {"name": name, "typed_config": config}}
 
 
 def _status(found: int, replacement: int) -> Json:
