@@ -289,19 +289,19 @@ def test_a_run_that_failed_has_no_model(workspace: Workspace) -> None:
     assert list_runs(workspace, kind="export") == []
 
 
-@pytest.mark.process
-def test_the_last_run_is_the_newest_with_a_model(workspace: Workspace, export_folder: Path) -> None:
+def test_the_last_run_without_a_model_is_refused(workspace: Workspace, export_folder: Path) -> None:
     trained = finished_run(workspace, export_folder)
-    stopped = start_run(workspace, "train")
-    stopped.finish("stopped")
-    steps: list[str] = []
-    version = export(name="tiny", workspace=workspace, check=False, progress=steps.append)
-    assert version.run_id == trained.id
-    assert steps[0] == (
-        f"using {trained.id}: the last run, {stopped.run_id}, has no model (stopped)"
+    failed = start_run(workspace, "train")
+    failed.finish("failed", "b is broken")
+    with pytest.raises(ModelError) as raised:
+        export(name="tiny", workspace=workspace)
+    assert str(raised.value) == (
+        f"run {failed.run_id} (failed) has no model: b is broken: 'timonel export {trained.id} "
+        "--name tiny' takes the newest run with a model"
     )
-    with pytest.raises(ModelError, match=r"\(stopped\) has no model"):
-        export(stopped.run_id, name="tiny", workspace=workspace)
+    assert list_runs(workspace, kind="export") == []
+    with pytest.raises(ModelError, match=r"b is broken: see 'timonel logs"):
+        export(failed.run_id, name="tiny", workspace=workspace)
 
 
 def test_a_run_that_fitted_nothing_has_no_model(workspace: Workspace) -> None:

@@ -366,7 +366,9 @@ def _version(
         found = models.resolve(reference)
     except NotFoundError:
         try:
-            record, artifact = find_model(place, reference)
+            record, artifact = find_model(place, reference, "timonel predict {}")
+        except ModelError:
+            raise  # the run has no model
         except TimonelError:
             record = None
         if record is None:

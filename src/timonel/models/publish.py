@@ -75,8 +75,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
     work, so that the version's lineage leads to the training run, its data and their source.
 
     Args:
-        run: A training run: its ID or a prefix of it, its name, or ``last``, the newest run with a
-            model.
+        run: A training run: its ID or a prefix of it, its name, or ``last``, the newest one.
         name: The model's name in the repository.
         workspace: The workspace of the run; by default found in the same way as by the commands.
         repository: The repository for the version; the workspace's ``models`` by default.
@@ -112,7 +111,7 @@ def export(  # noqa: PLR0913 - the options of the command line, all keywords
             ModelRepository(local_path(repository)) if repository else workspace_models(workspace)
         )
     say = progress or (lambda _: None)
-    record, artifact = find_model(workspace, run, say)
+    record, artifact = find_model(workspace, run, f"timonel export {{}} --name {name}")
     datasets = [each for each in record.inputs if each.type == "dataset"]
     params = {"model": name, "run": record.id, "check": check, "force": force}
     sweep(workspace.runs)  # remove leftovers of killed checks
@@ -210,17 +209,20 @@ def _move_alias(
     say(f"{alias} moves to {version}: {comparison}")
 
 
-def find_model(
-    workspace: Workspace, run: str, progress: Progress | None = None
-) -> tuple[RunRecord, Artifact]:
-    """Return a training run and its SavedModel; for ``last``, the newest run with one.
+def find_model(workspace: Workspace, run: str, use: str) -> tuple[RunRecord, Artifact]:
+    """Return a training run and its SavedModel; ``last`` is the newest run.
 
-    ``progress`` is called with a line if that is not the last run.
+    ``use`` is the user's command, with ``{}`` for the run.
     """
     record = read_run(workspace, run, kind="train")
-    if run == "last" and _model_of(record) is None:
-        record = _last_with_model(workspace, record, progress)
-    return record, _savedmodel(record)
+    if (artifact := _model_of(record)) is not None:
+        return record, artifact
+    error = _no_model(record)
+    if run == "last":
+        others = (each.id for each in list_runs(workspace, kind="train") if _model_of(each))
+        if (newest := next(others, None)) is not None:
+            error.hint = f"'{use.format(newest)}' takes the newest run with a model"
+    raise error
 
 
 def open_export(workspace: Workspace, record: RunRecord, artifact: Artifact) -> Path:
@@ -282,33 +284,19 @@ def _raw_folder(data_root: str | os.PathLike[str] | None) -> Path | None:
     return root
 
 
-def _last_with_model(workspace: Workspace, last: RunRecord, progress: Progress | None) -> RunRecord:
-    """Return the newest training run with a model, or ``last`` if none has one."""
-    for record in list_runs(workspace, kind="train"):
-        if _model_of(record) is not None:
-            if progress is not None:
-                progress(
-                    f"using {record.id}: the last run, {last.id}, has no model ({last.status})"
-                )
-            return record
-    return last
-
-
 def _model_of(record: RunRecord) -> Artifact | None:
     made = [artifact for artifact in record.outputs if artifact.type == "savedmodel"]
     return made[-1] if made else None
 
 
-def _savedmodel(record: RunRecord) -> Artifact:
-    if (artifact := _model_of(record)) is not None:
-        return artifact
+def _no_model(record: RunRecord) -> ModelError:
     if record.status == "running":
-        raise ModelError(f"run {record.id} is still training", hint="export it when it ends")
+        return ModelError(f"run {record.id} is still training", hint="export it when it ends")
     reason = f": {record.message}" if record.message else ""
     hint = "train with model.fit to its end, or call timonel.training.context().export(model)"
     if record.status == "failed":
         hint = f"see 'timonel logs {record.job_id or record.id}', fix the script, and train again"
-    raise ModelError(f"run {record.id} ({record.status}) has no model{reason}", hint=hint)
+    return ModelError(f"run {record.id} ({record.status}) has no model{reason}", hint=hint)
 
 
 def _verified(folder: Path, artifact: Artifact) -> Export:

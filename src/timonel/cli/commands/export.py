@@ -23,7 +23,7 @@ def export(
     run: Annotated[
         str,
         typer.Argument(
-            help="Run: ID, ID prefix, name, or 'last', the newest run with a model.",
+            help="Run: ID, ID prefix, name, or 'last'.",
             autocompletion=completion.runs,
         ),
     ] = "last",

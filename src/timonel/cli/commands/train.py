@@ -118,7 +118,6 @@ def train(
     """
     import timonel
     from timonel.cli.render.output import print_objects
-    from timonel.models.publish import find_model
     from timonel.training.finish import interruption
     from timonel.training.launch import preview
     from timonel.training.mpi import is_rank
@@ -131,8 +130,6 @@ def train(
     # A task of a user-managed cluster, or of mpirun, has run in this process and ended by now.
     is_rank_here = options["launcher"] == "mpi" and is_rank(os.environ)
     is_job = options["cluster"] is None and not is_rank_here
-    if quantize_aware == "last":
-        quantize_aware = find_model(workspace, quantize_aware, remarks.print)[0].id
     arguments: dict[str, Any] = {
         "data": parse_data(data),
         "params": parse_params(params),

@@ -40,7 +40,7 @@ def plan_fine_tuning(
             f"--quantize-aware has no parameter {min(unknown)!r}",
             hint=f"it has {', '.join(DEFAULTS)}",
         )
-    record, artifact = find_model(workspace, run)
+    record, artifact = find_model(workspace, run, "timonel train --quantize-aware {}")
     folder = open_export(workspace, record, artifact)
     export = verify_export(folder)
     if simulates_integers(saved_model_of(folder)):
