@@ -500,6 +500,7 @@ def test_a_column_without_values_is_left_out(make_csv: MakeCsv) -> None:
         ),
         (["a,a,y", "1,2,x"], r"has 2 columns named 'a'"),
         (["a,,y", "1,2,x"], r"column 2 of .* has no name"),
+        (["a,y,,", "1,x,,"], r"columns 3, 4 of .* have no name: name them in the first line"),
         ([",a,y", "1,2,x", "1,2,z"], r"column 1 of .* has no name: name it"),
         ([",a,y", "u,2,x", "v,2,z"], r"column 1 of .* has no name: name it"),
         (["sep=;", "a;y", "1;x", "2;z"], r"the first line of .* is 'sep=;', as Excel writes it"),

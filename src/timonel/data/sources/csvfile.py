@@ -255,10 +255,12 @@ class CsvFile:
                 last = block[-1:]
         return count + (last != b"\n")
 
-    def _unnamed(self, column: int) -> DataError:
+    def _unnamed(self, *columns: int) -> DataError:
+        one = len(columns) == 1
+        what = f"column{'' if one else 's'} {', '.join(map(str, columns))} of {self.location}"
         return DataError(
-            f"column {column} of {self.location} has no name",
-            hint="name it in the first line",
+            f"{what} {'has' if one else 'have'} no name",
+            hint=f"name {'it' if one else 'them'} in the first line",
         )
 
     def _wrong_width(self, line: int, values: list[str], hint: str | None = None) -> UnusableError:
