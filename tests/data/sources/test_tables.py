@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from tests.contracts.sources import SourceContract
 from timonel.data.examples import encode_example
 from timonel.data.records import frame
+from timonel.data.schema import ColumnType
 from timonel.data.sources import Entry, Scan, Source, SourceOptions, choose_source
 from timonel.data.sources.table import TableSource
 from timonel.data.sources.tablefile import MemoryTable
@@ -278,9 +279,11 @@ def test_bad_lines_of_json_are_rejected(tmp_path: Path) -> None:
         ),
     ]
     array = tmp_path / "array.json"
-    array.write_text(json.dumps(rows().to_pylist(), indent=1))
-    with pytest.raises(DataError, match="has no lines with JSON objects; line 1: not valid JSON: "):
-        scanned(array)
+    objects = ",\n".join(map(json.dumps, rows().to_pylist()))
+    for content in (json.dumps(rows().to_pylist(), indent=1), f"[\n{objects}\n]", f"[{objects}]"):
+        array.write_text(content)
+        with pytest.raises(DataError, match=r"JSON objects; line 1: not valid JSON: .* one object"):
+            scanned(array)
     path = write_lines(tmp_path / "twice.jsonl")
     path.write_text('{"x": 1, "x": 2, "y": 1}\n' * 3)
     with pytest.raises(DataError, match="JSON objects; line 1: not valid JSON: a name is repeated"):
@@ -336,6 +339,35 @@ def test_values_of_another_type_in_json(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "rows.jsonl", {"x": 1, "y": 0}, {"y": 1}, {"x": "one", "y": 1})
     with pytest.raises(DataError, match=r"expected a number in column 'x' .* got text in line 3"):
         scanned(path)
+
+
+MIXED = [
+    {"t": "a b", "y": 1, "n": 2},
+    {"t": 1776, "y": 0, "n": 3},
+    {"t": 0.1, "y": 1, "n": 4},
+    {"t": True, "y": 0, "n": 9},
+    {"t": None, "y": 1, "n": 1},
+]
+
+
+@pytest.mark.parametrize("role", ["categorical", "text"])
+def test_numbers_among_words_of_json_are_words(tmp_path: Path, role: ColumnType) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", *MIXED)
+    with pytest.raises(DataError, match=r"got a number in line 2: '1776': .* --columns t=category"):
+        scanned(path)
+    source, _, entries = scanned(path, columns={"t": role})
+    found = values(source, entries, "t")
+    texts = [each.decode() if isinstance(each, bytes) else each for each in found]
+    assert texts == ["a b", "1776", "0.1", "true", ""]
+    assert values(source, entries, "n") == [2, 3, 4, 9, 1]
+
+
+def test_a_dropped_column_of_json_may_have_any_values(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "rows.jsonl", *MIXED, {"t": [1, {}], "y": 1, "n": 7})
+    source, _, entries = scanned(path, columns={"t": "drop"})
+    assert values(source, entries, "n") == [2, 3, 4, 9, 1, 7]
+    with pytest.raises(DataError, match=r"got a list or an object in line 6"):
+        scanned(path, columns={"t": "text"})
 
 
 def test_names_that_are_missing_in_a_line_of_json(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pajson
 
 from timonel.data.manifest import Rejected
+from timonel.data.schema import ColumnType, columns_option
+from timonel.data.sources.arrow import text_of
 from timonel.data.sources.columns import shorten
 from timonel.data.sources.tablefile import TableFile
 from timonel.data.sources.textfile import TextFile
@@ -25,13 +28,16 @@ _BLOCK_BYTES = 1 << 24
 _DEEP = 500
 _INT64 = 2**63
 _KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "text"}
+_NESTED = "a list or an object"
+_NO_OBJECT = "not a JSON object"
+_ONE_PER_LINE = "write one object per line, as df.to_json(orient='records', lines=True) does"
 
 
-def read_json_lines(text: TextFile) -> TableFile:
+def read_json_lines(text: TextFile, columns: Mapping[str, ColumnType] | None = None) -> TableFile:
     """Read a file of JSON lines.
 
     Lines that are not JSON objects are rejected. A name that is missing in a line is a missing
-    value.
+    value. Columns given as categories or text have the words of their values.
     """
     bad: dict[int, str] = {}
     try:
@@ -39,16 +45,14 @@ def read_json_lines(text: TextFile) -> TableFile:
         table = _parse(text.open)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         bad, content = _checked(text)
-        if not content:
+        if not content or _starts_array(text, bad):
             first = "".join(f"; line {each:,}: {bad[each]}" for each in list(bad)[:1])
-            raise DataError(
-                f"{text.location} has no lines with JSON objects{first}",
-                hint="write one object per line, as df.to_json(orient='records', lines=True) does",
-            ) from error
+            message = f"{text.location} has no lines with JSON objects{first}"
+            raise DataError(message, hint=_ONE_PER_LINE) from error
         try:
             table = _parse(partial(io.BytesIO, content))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as again:
-            raise _conflict(text, again) from again
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            table = _parse_mixed(text, content, columns or {})
 
     def places(rows: Collection[int]) -> dict[int, str]:
         numbers = (number for number, _ in _lines(text) if number not in bad)
@@ -146,8 +150,44 @@ def _checked(text: TextFile) -> tuple[dict[int, str], bytes]:
         if isinstance(value, dict):
             good.append(line)
         else:
-            bad[number] = "not a JSON object"
+            bad[number] = _NO_OBJECT
     return bad, b"".join(good)
+
+
+def _parse_mixed(text: TextFile, content: bytes, columns: Mapping[str, ColumnType]) -> Any:
+    """Return the table of lines in which given columns have values of several types."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for row in map(json.loads, io.BytesIO(content)):
+        for name in row.keys() & columns.keys():
+            kinds[name] |= {_kind(row[name])} if row[name] is not None else set()
+    # Other columns keep their types, and rows that have a dropped one their splits.
+    mixed = {n: columns[n] for n, found in kinds.items() if len(found) > 1 or _NESTED in found}
+    lines = []
+    for row in map(json.loads, io.BytesIO(content)):
+        words = {name: _word(row[name], role) for name, role in mixed.items() if name in row}
+        lines.append(json.dumps({**row, **words}).encode())
+    try:
+        return _parse(partial(io.BytesIO, b"\n".join(lines)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _conflict(text, mixed, error) from error
+
+
+def _word(value: Any, role: ColumnType | None) -> Any:
+    """Return the word of a value in a column of words; any text in a dropped column."""
+    if role == "drop" and value is not None:
+        return json.dumps(value)
+    is_word = role in {"categorical", "text"} and isinstance(value, int | float)
+    return text_of(value) if is_word else value
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), _NESTED)
+
+
+def _starts_array(text: TextFile, bad: Mapping[int, str]) -> bool:
+    """Tell whether a JSON array begins in the first line and ends in another."""
+    number, line = next(_lines(text))
+    return line.lstrip().startswith(b"[") and bad.get(number, _NO_OBJECT) != _NO_OBJECT
 
 
 def _refuse(word: str) -> None:
@@ -183,7 +223,7 @@ def _rounded(text: TextFile, table: Any) -> Iterator[str]:
                     )
 
 
-def _conflict(text: TextFile, error: Exception) -> DataError:
+def _conflict(text: TextFile, words: Mapping[str, ColumnType], error: Exception) -> DataError:
     """Return the error for the first value whose type differs from those before."""
     seen: dict[str, str] = {}
     for number, line in _lines(text):
@@ -192,11 +232,12 @@ def _conflict(text: TextFile, error: Exception) -> DataError:
         except ValueError:
             continue
         for name, value in row.items() if isinstance(row, dict) else ():
-            kind = _KINDS.get(type(value), "a list or an object")
+            kind = _kind(_word(value, words.get(name)))
             if value is not None and seen.setdefault(name, kind) != kind:
                 return DataError(
                     f"expected {seen[name]} in column {name!r} of {text.location}, as in the lines "
                     f"before, got {kind} in line {number}: {shorten(json.dumps(value))}",
-                    hint="correct it, or write null",
+                    hint="correct it, write null, or read the column as words with "
+                    f"{columns_option(name, 'category')}, or =text",
                 )
     return DataError(f"cannot read {text.location}: {' '.join(str(error).split())}")

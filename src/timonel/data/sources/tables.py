@@ -114,7 +114,7 @@ def _read(location: Location, options: SourceOptions) -> TableFile:
         case "csv":
             return _csv(location, options).read()
         case "jsonl":
-            return read_json_lines(TextFile(location, options.encoding))
+            return read_json_lines(TextFile(location, options.encoding), options.columns)
         case "tfrecord":
             return read_record_table(location)
         case "arrow":
