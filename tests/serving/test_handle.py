@@ -258,6 +258,23 @@ def test_ctrl_c_on_the_announcement_ends_a_server_in_good_order(workspace, model
 
 
 @pytest.mark.process
+def test_a_detached_server_outlives_an_announcement_that_fails(workspace, model):
+    servers = []
+
+    def announce(server):
+        servers.append(server)
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        start(workspace, on_ready=announce)
+    assert not running_servers(workspace.servers)
+    with pytest.raises(BrokenPipeError):
+        start(workspace, on_ready=announce, detach=True)
+    assert len(running_servers(workspace.servers)) == 1
+    assert servers[-1].stop() == 0
+
+
+@pytest.mark.process
 def test_a_configuration_file_instead_of_models(workspace, model):
     other = workspace.models / "n" / "1"
     other.mkdir(parents=True)

@@ -87,7 +87,8 @@ def serve(
             raise
         # Once announced, the server shuts down cleanly on Ctrl-C, however early.
     except BaseException:
-        server.stop()
+        if not detach:  # a detached one outlives the pipe to which its addresses were printed
+            server.stop()
         raise
     if code:
         raise ServingError(
