@@ -117,10 +117,7 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
                 hint="return the model's input for one example",
             )
         return inputs.pack(
-            [
-                tf.ensure_shape(tf.cast(tensor, spec.dtype), spec.shape[1:])
-                for tensor, spec in zip(made, inputs.specs, strict=True)
-            ]
+            [_as_input(each, spec) for each, spec in zip(made, inputs.specs, strict=True)]
         )
 
     result_spec = tf.nest.map_structure(
@@ -138,6 +135,17 @@ def per_example(preprocess: Transform, inputs: ModelInputs) -> Transform:
                 scope.set_caching_device(caching_device)
 
     return all_of
+
+
+def _as_input(made: Any, spec: tf.TensorSpec) -> Any:
+    """Return what `preprocess` made as the model's input for one example."""
+    tensor, shape = tf.cast(made, spec.dtype), spec.shape[1:]
+    if not shape.is_compatible_with(tensor.shape):
+        raise ModelError(
+            f"preprocess returns shape {tensor.shape}, the model takes {shape}",
+            hint="return the model's input for one example, without a batch axis",
+        )
+    return tf.ensure_shape(tensor, shape)
 
 
 def trace_model(

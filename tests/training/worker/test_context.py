@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from timonel.data import Dataset, load, load_registry
+from timonel.errors import ModelError
 from timonel.models.exports import reference_of, verify_export
 from timonel.training import TrainingContext, context
 from timonel.training.cluster import Cluster
@@ -85,6 +86,18 @@ def test_the_users_own_preprocessing(
     before = export.digest
     assert exporting.export_fitted(here.export_dir, None) is None
     assert verify_export(here.export_dir).digest == before
+
+
+@pytest.mark.process
+def test_a_failed_export_of_the_script_keeps_the_fitted_model(
+    here: TrainingContext, model: object
+) -> None:
+    shape = r"preprocess returns shape \(1, 8, 8, 1\), the model takes \(8, 8, 1\): return"
+    with pytest.raises(ModelError, match=shape):
+        here.export(model, preprocess=lambda _: tf.zeros((1, 8, 8, 1)))
+    fitted = Fitted(model, np.zeros((4, 8, 8, 1), np.float32))
+    assert exporting.export_fitted(here.export_dir, fitted) is None
+    assert verify_export(here.export_dir).preparation.input_kind == "tensor"
 
 
 @pytest.mark.process

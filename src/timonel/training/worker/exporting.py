@@ -63,21 +63,21 @@ def export_own(
 ) -> None:
     """Export a model chosen by the script; the last one is kept."""
     record = load_registry.loads[-1] if load_registry.loads else None
-    _exported_by_script.append(model)
     with surrounding(model), redirected_saves.suspended():
         if preprocess is None:
             _export(folder, model, _Source(record), labels)
-            return
-        export_live(
-            model,
-            folder,
-            preprocessing=None,
-            labels=labels or (record.labels if record else None),
-            input_kind=input_kind,
-            label_mode=record.label_mode if record else None,
-            columns=columns or (_columns(record.preprocessing) if record else None),
-            preprocess=preprocess,
-        )
+        else:
+            export_live(
+                model,
+                folder,
+                preprocessing=None,
+                labels=labels or (record.labels if record else None),
+                input_kind=input_kind,
+                label_mode=record.label_mode if record else None,
+                columns=columns or (_columns(record.preprocessing) if record else None),
+                preprocess=preprocess,
+            )
+    _exported_by_script.append(model)  # if it fails, the fitted model is exported
 
 
 def export_fitted(

@@ -159,7 +159,7 @@ def finish_failed(services: Services, context: TrainingContext, fits: Fits) -> N
     except Exception:  # noqa: BLE001 - the script's error is the one to report
         return
     if reason is None:
-        services.warn("The script failed after training: the model is exported as fit left it.")
+        services.warn("The script failed after training: its model is exported.")
 
 
 def finish(services: Services, context: TrainingContext, fits: Fits) -> None:
