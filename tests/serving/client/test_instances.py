@@ -80,6 +80,9 @@ def test_rows_come_from_dicts_json_and_csv(tmp_path):
     )
     assert values([ROW, ROW], TABLE) == values(text, TABLE) == values(lines, TABLE) == [SENT, SENT]
     assert [i.source for i in instances(table, TABLE)] == [f"{table}, line 2"]
+    assert [i.source for i in instances(ROW, TABLE)] == ["row"]
+    several = (json.dumps(ROW), ROW, json.dumps([ROW, ROW]))
+    assert [i.source for i in instances(several, TABLE)] == ["row 1", "row 2", "row 3", "row 4"]
 
 
 def test_csv_text_becomes_what_the_column_is(tmp_path):

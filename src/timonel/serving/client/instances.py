@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import os
@@ -99,17 +100,19 @@ def _rows(inputs: object, signature: ClientSignature, notify: Notify) -> Iterato
     only = signature.only_input
     if only is not None and hasattr(inputs, "tolist"):  # an array or a Series
         inputs = inputs.tolist()
-    for item in _as_list(inputs):
+    items, numbers = _as_list(inputs), itertools.count(1)
+    one = "row {}" if len(items) > 1 else "row"
+    for item in items:
         if isinstance(item, Mapping):
-            yield _row("row", item, signature, strict=True)
+            yield _row(one.format(next(numbers)), item, signature, strict=True)
         elif isinstance(item, str | os.PathLike):
-            yield from _rows_of_text(item, signature, notify)
+            yield from _rows_of_text(item, signature, notify, one, numbers)
         elif hasattr(item, "to_dict") and hasattr(item, "columns"):  # a DataFrame
             frame = _with_words(item, signature)
-            for index, row in enumerate(frame.to_dict("records"), start=1):
-                yield _row(f"row {index}", row, signature, strict=False)
+            for row in frame.to_dict("records"):
+                yield _row(f"row {next(numbers)}", row, signature, strict=False)
         elif only is not None and isinstance(item, _VALUES):
-            yield _row("row", {only: item}, signature, strict=True)
+            yield _row(one.format(next(numbers)), {only: item}, signature, strict=True)
         else:
             raise _mismatch(item, signature)
 
@@ -127,12 +130,16 @@ def _with_words(frame: Any, signature: ClientSignature) -> Any:
 
 
 def _rows_of_text(
-    item: str | os.PathLike[str], signature: ClientSignature, notify: Notify
+    item: str | os.PathLike[str],
+    signature: ClientSignature,
+    notify: Notify,
+    one: str,
+    numbers: Iterator[int],
 ) -> Iterator[Instance]:
     text = os.fspath(item)
     if _is_json(text):
-        rows = enumerate(_json_rows(text, "the given JSON", signature), start=1)
-        yield from (_row(f"row {i}", row, signature, strict=True) for i, row in rows)
+        for row in _json_rows(text, "the given JSON", signature):
+            yield _row(f"row {next(numbers)}", row, signature, strict=True)
         return
     path, only = Path(text), signature.only_input
     suffix = path.suffix.lower()
@@ -142,7 +149,7 @@ def _rows_of_text(
     # Unlike pathlib, isfile accepts texts that are too long for the name of a file.
     is_file = os.path.isfile(text)  # noqa: PTH113
     if only is not None and isinstance(item, str) and suffix not in _FILE_SUFFIXES and not is_file:
-        yield _row("row", {only: text}, signature, strict=True)
+        yield _row(one.format(next(numbers)), {only: text}, signature, strict=True)
         return
     if suffix not in _TABLE_SUFFIXES:
         raise _mismatch(item, signature)
