@@ -53,7 +53,7 @@ ENTRIES = (
     CommandEntry(
         "models",
         LOOK,
-        "List, show, add, name, check, convert, compare, optimize and delete model versions.",
+        "List, show, add, name, check, convert, bench, optimize and delete model versions.",
     ),
     CommandEntry(
         "data", LOOK, "Convert, list, show, verify, inspect, compare and delete datasets."

@@ -18,7 +18,7 @@ from timonel.errors import ModelError, NotFoundError, SpecError
 if TYPE_CHECKING:
     from timonel.models import ModelRepository, ModelVersion
 
-app = noun("List, show, add, name, check, convert, compare, optimize and delete model versions.")
+app = noun("List, show, add, name, check, convert, bench, optimize and delete model versions.")
 
 MODEL = typer.Argument(
     help="Model, model/version, model@alias, or folder of a SavedModel.",
