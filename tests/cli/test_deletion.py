@@ -49,11 +49,13 @@ def test_each_noun_has_the_same_deletion(
     kept = timonel("models", "delete", "cats", "--yes", "--json")
     answer = json.loads(kept.out)
     assert [each["name"] for each in answer["deleted"]] == ["cats/1"]
-    assert answer["kept"] == [{"noun": "model", "name": "cats/2", "reason": "it is champion"}]
+    assert answer["kept"] == [
+        {"noun": "model", "name": "cats/2", "reason": "it has the alias champion"}
+    ]
     refused = timonel("models", "delete", "cats/2", "--yes")
     assert refused.error_line == (
-        "error: nothing is deleted: model cats/2: it is champion: --force deletes also what others "
-        "need, but nothing that runs"
+        "error: nothing is deleted: model cats/2 has the alias champion: --force deletes it "
+        "anyway, but nothing that runs"
     )
     assert timonel("jobs", "delete", "train-1", "--yes", "--force").exit_code == 0
     data = timonel("data", "delete", "digits", "--yes", "--json")

@@ -135,12 +135,19 @@ def test_revisions_that_differ_by_address_and_access_alone_are_skipped(
     assert (rolled.cause, rolled.spec.scaling.max_replicas) == ("rollback to 1", 2)
 
 
+def test_bounds_that_contradict_each_other_are_refused_by_their_options(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=r"^--min 3 is above --max 2: raise --max$"):
+        opened(workspace, tmp_path).scale(3, 2)
+
+
 def test_an_endpoint_whose_address_alone_changed_cannot_be_rolled_back(
     workspace: Workspace, tmp_path: Path
 ) -> None:
     made = opened(workspace, tmp_path)
     deployed(workspace, 1, host="127.0.0.1", no_api_keys=True)
-    with pytest.raises(SpecError, match="differs by more than address"):
+    with pytest.raises(SpecError, match="no earlier revision to return to"):
         made.rollback()
     assert made.rollback(1) == made.revision
     assert made.revision.number == 2

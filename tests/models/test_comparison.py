@@ -110,7 +110,7 @@ def test_what_cannot_be_compared_is_an_error(
     tmp_path: Path, export_folder: Path, holder: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"
-    with pytest.raises(ModelError, match="cannot compare by mae: fine"):
+    with pytest.raises(ModelError, match="by mae: the model predicts labels: compare by accuracy"):
         compare_with_holder(challenger(export_folder, 0.5), "champion", "mae", holder, log)
     answer_with(monkeypatch, {})
     with pytest.raises(ModelError, match="no held-out record has a true label"):

@@ -135,7 +135,7 @@ def test_what_a_version_with_an_alias_was_made_from_is_kept(
     published(workspace, "cats", 1, "train-1")
     workspace_models(workspace).alias("cats", "champion", 1)
     for noun, name, reason in (
-        ("model", "cats", "model cats/1: it is champion"),
+        ("model", "cats", "model cats/1 has the alias champion"),
         ("job", "train-1", "job train-1: model cats/1 was made from it"),
         ("run", "export-1", "run export-1: model cats/1 was made from it"),
         ("dataset", "digits", "was made from it"),
@@ -293,7 +293,7 @@ def test_pruning_keeps_the_newest_and_what_they_need(workspace: Workspace) -> No
         "train-3",
         "train-5",
     }
-    assert reasons(removed)["model cats/1"] == "it is champion"
+    assert reasons(removed)["model cats/1"] == "it has the alias champion"
     assert [each.number for each in workspace_models(workspace).versions("cats")] == [1, 2]
     assert not prune(older_than="200d", workspace=workspace).deleted
 

@@ -38,6 +38,8 @@ _RULES: Mapping[tuple[int | str, ...], tuple[str, str]] = {
 }
 """Options and rules of fields whose pattern would say less."""
 
+_BOUNDS = {"min_replicas": "--min", "max_replicas": "--max"}
+
 
 def validated(fields: Mapping[str, object]) -> EndpointSpec:
     """Return a specification."""
@@ -50,6 +52,11 @@ def validated(fields: Mapping[str, object]) -> EndpointSpec:
             raise SpecError(f"{flag}: expected {rule}, got {first['input']!r}") from error
         where = ".".join(str(part) for part in first["loc"])
         reason = str(first["msg"]).removeprefix("Value error, ")
+        if first["loc"] == ("scaling",):
+            for field, flag in _BOUNDS.items():
+                reason = reason.replace(field, flag)
+            problem, _, cure = reason.partition("; ")
+            raise SpecError(problem, hint=cure or None) from error
         raise SpecError(f"invalid endpoint: {where + ': ' if where else ''}{reason}") from error
 
 

@@ -208,8 +208,7 @@ class Endpoint:
                 spec = spec.model_copy(update={"follow": None})
                 return record(self.workspace, spec, f"rollback to {each}", after=latest.number)
         raise SpecError(
-            f"{self.name} has no earlier revision that differs by more than address, TLS, keys, "
-            "tokens and rates",
+            f"{self.name} has no earlier revision to return to",
             hint=f"'timonel endpoints show {self.name}' lists its revisions",
         )
 

@@ -63,6 +63,10 @@ def _export(request: AddRequest) -> None:
             model = keras.models.load_model(str(request.source), compile=False)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if first.startswith("No model config"):
+            raise ModelError(
+                f"{request.name} holds weights only", hint="save the whole model with model.save"
+            ) from error
         raise ModelError(
             f"{keras.__name__} cannot load {request.name}: {first[:300]}",
             hint="with layers of your own, or of another Keras: call model.export('FOLDER') where "

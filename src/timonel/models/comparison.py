@@ -59,10 +59,11 @@ def compare_with_holder(
     own = None if check is None else getattr(check, metric)
     if check is None or own is None:
         reason = "it was not checked" if check is None else check.message
-        raise ModelError(
-            f"cannot compare by {metric}: {reason}",
-            hint="choose another metric, or publish without --if-better",
-        )
+        hint = "choose another metric, or publish without --if-better"
+        if others := [name for name in MEASURED if getattr(check, name, None) is not None]:
+            reason = f"the model predicts {'labels' if metric != 'accuracy' else 'numbers'}"
+            hint = f"compare by {' or '.join(others)}"
+        raise ModelError(f"cannot compare by {metric}: {reason}", hint=hint)
     value, count = None, check.examples
     if holder is not None:
         value, count = _value_of(holder, challenger, metric, log)

@@ -187,11 +187,12 @@ def _versions(workspace: Workspace, name: str) -> list[Key]:
 
 
 def _refusal(planned: DeletionPlan) -> SpecError:
-    told = [f"{' '.join(key)}: {reason}" for key, reason in planned.kept.items()]
+    named = [f"{' '.join(key)}: {reason}" for key, reason in planned.kept.items()]
+    told = [each.replace(": it has ", " has ") for each in named]
     more = f", and {len(told) - 3} more" if len(told) > 3 else ""
     return SpecError(
         f"nothing is deleted: {'; '.join(told[:3])}{more}",
-        hint="--force deletes also what others need, but nothing that runs",
+        hint=f"--force deletes {'it' if len(told) == 1 else 'them'} anyway, but nothing that runs",
     )
 
 

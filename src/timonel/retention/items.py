@@ -237,7 +237,7 @@ def _add_version(
     document = version.document
     pin = used.get((version.name, version.number))
     if version.aliases:
-        pin = f"it is {', '.join(version.aliases)}"
+        pin = f"it has the alias {', '.join(version.aliases)}"
     needs: set[Key] = set()
     if document is not None:
         origin = document.provenance

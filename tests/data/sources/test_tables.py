@@ -146,7 +146,8 @@ def test_columns_keep_their_types(tmp_path: Path) -> None:
             "numeric",
             (
                 f"integers are rounded to 32-bit floats, such as {2**53 + 1} to {2**53}: "
-                "keep them with --columns large=category, or =text"
+                "harmless unless they are identifiers; keep those with --columns large=category, "
+                "or =text"
             ),
         ),
         "day": ("date", "from the type date32[day]"),

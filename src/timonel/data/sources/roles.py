@@ -79,8 +79,8 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
 def _rounding(name: str, value: Any) -> str:
     stored = int(np.float32(value))
     return (
-        f"integers are rounded to 32-bit floats, such as {value} to {stored}: keep them with "
-        f"{columns_option(name, 'category')}, or =text"
+        f"integers are rounded to 32-bit floats, such as {value} to {stored}: harmless unless they "
+        f"are identifiers; keep those with {columns_option(name, 'category')}, or =text"
     )
 
 

@@ -217,12 +217,12 @@ class ScalingPolicy(_Document):
             raise ValueError("a memory target in MiB has no default; set target")
         if 0 < self.max_replicas < max(self.min_replicas, 1):
             raise ValueError(
-                f"min_replicas {self.min_replicas} exceeds max_replicas {self.max_replicas}; "
+                f"min_replicas {self.min_replicas} is above max_replicas {self.max_replicas}; "
                 "raise max_replicas"
             )
         if 0 < self.max_replicas < self.initial_replicas:
             raise ValueError(
-                f"initial_replicas {self.initial_replicas} exceeds max_replicas "
+                f"initial_replicas {self.initial_replicas} is above max_replicas "
                 f"{self.max_replicas}; raise max_replicas"
             )
         return self
