@@ -18,11 +18,12 @@ from timonel.models.schema import WARMUP_FILE
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
+    HttpError,
     Input,
     UntrustedError,
     parse_signature,
 )
-from timonel.serving.client.curl import curl_line, stored_row
+from timonel.serving.client.curl import curl_example, curl_line, stored_row
 from timonel.serving.runtimes.saved_model import as_warmup_file
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
@@ -106,10 +107,12 @@ def test_the_line_sends_the_first_warm_up_request(tmp_path):
         "long": np.array([b"a" * 600, b""], object),
         "many": np.ones((2, 65), np.float32),
         "unknown": np.ones(2, np.float32),
+        "empty": np.array([np.nan, 1], np.float32),
+        "holes": np.array([[np.nan, 1], [1, 1]], np.float32),
     }
     (tmp_path / WARMUP_FILE).parent.mkdir()
     (tmp_path / WARMUP_FILE).write_bytes(as_warmup_file([("serving_default", rows)]))
-    shapes = {"x": (-1, 2), "many": (-1, 1)}
+    shapes = {"x": (-1, 2), "many": (-1, 1), "empty": (-1,), "holes": (-1, 2)}
     inputs = tuple(
         Input(name, "DT_FLOAT" if name in shapes else "DT_STRING", shapes.get(name, (-1,)))
         for name in rows
@@ -123,10 +126,27 @@ def test_the_line_sends_the_first_warm_up_request(tmp_path):
         "x": [0.1, 2.0],
         "long": "text",
         "many": [1.0],
+        "empty": None,
+        "holes": [1.0, 1.0],
     }
     only = ClientSignature("m", 1, (Input("x", "DT_FLOAT", (-1, 2)),), ("y",))
     line = curl_line("http://127.0.0.1:1", only, row=stored_row(tmp_path))
     assert sent(line, tmp_path) == [[0.1, 2.0]]
+
+
+def test_an_axis_of_unknown_size_is_as_long_as_the_model_needs(monkeypatch, tmp_path):
+    shape = {"unknown_rank": False, "dim": [{"size": "-1"}, {"size": "-1"}]}
+    inputs = {"x": {"dtype": "DT_INT64", "tensor_shape": shape}}
+    document = metadata({"serving_default": {"inputs": inputs, "outputs": {"y": {}}}})
+
+    def post(self, path, content):
+        assert path == "/v1/models/m:predict"
+        if len(content["instances"][0]) < 7:
+            raise HttpError(400, "a convolution of 7")
+
+    monkeypatch.setattr(HttpConnection, "get", lambda self, path: document)
+    monkeypatch.setattr(HttpConnection, "post", post)
+    assert sent(curl_example("http://127.0.0.1:1", "m"), tmp_path) == [[1] * 8]
 
 
 def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
+    HttpError,
     Input,
     InstanceKind,
     model_path,
@@ -25,6 +27,8 @@ from timonel.serving.runtimes.saved_model import samples_of
 from timonel.serving.signature import STRING
 
 _INLINE_VALUES, _INLINE_CHARACTERS = 64, 500
+_UNKNOWN_SIZES = (1, 8, 64, 512)
+"""Lengths that are tried for an axis of unknown size: a convolution needs its window."""
 
 
 def curl_example(
@@ -51,9 +55,11 @@ def curl_example(
         url, caller = server.rest_url, server.caller
     with HttpConnection(url, caller) as connection:
         signature = parse_signature(connection.get(f"{model_path(model)}/metadata"))
+        row = {} if version is None else stored_row(version)
+        size = _answered_size(connection, f"{model_path(model)}:predict", signature, row)
     target = f"{url}{model_path(model)}:predict"
-    row = {} if version is None else stored_row(version)
-    return curl_line(target, signature, image=image, row=row, options=caller.curl_options)
+    options = caller.curl_options
+    return curl_line(target, signature, image=image, row=row, options=options, unknown_size=size)
 
 
 def curl_line(
@@ -63,12 +69,14 @@ def curl_line(
     image: str = "some_image.png",
     row: Mapping[str, Any] = MappingProxyType({}),
     options: str = "",
+    unknown_size: int = 1,
 ) -> str:
     """Return a command that sends an example for a signature.
 
     Args:
         image: Image file to send, if the model takes images.
         row: Values of inputs by name; others are made up.
+        unknown_size: Length of the axes of unknown size in values that are made up.
     """
     if signature.kind is InstanceKind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
@@ -78,15 +86,34 @@ def curl_line(
             f"""{file}; printf '"}}]}}') | curl -s {options}-d @- {shlex.quote(url)}"""
         )
     if signature.kind is InstanceKind.TENSOR:
-        only = signature.inputs[0]
-        if math.prod(_sizes(only)) > _INLINE_VALUES:
-            return _large_tensor(url, only, options)
-        instance = row[only.name] if only.name in row else _value(only)
-    else:
-        values = {spec.name: _value(spec) for spec in signature.inputs}
-        instance = values | {name: each for name, each in row.items() if name in values}
+        sizes = _sizes(signature.inputs[0], unknown_size)
+        if signature.only_input not in row and math.prod(sizes) > _INLINE_VALUES:
+            return _large_tensor(url, signature.inputs[0].dtype, sizes, options)
+    instance = _instance(signature, row, unknown_size)
     body = json.dumps({"instances": [instance]}, ensure_ascii=False)
     return f"curl -s {options}-d {shlex.quote(body)} {shlex.quote(url)}"
+
+
+def _answered_size(
+    connection: HttpConnection, path: str, signature: ClientSignature, row: Mapping[str, Any]
+) -> int:
+    """Return a length of axes of unknown size with which the server answers an example."""
+    is_known = all(-1 not in each.instance_shape or each.name in row for each in signature.inputs)
+    if is_known or signature.kind is InstanceKind.IMAGE:
+        return 1
+    for size in _UNKNOWN_SIZES:
+        with contextlib.suppress(HttpError):
+            connection.post(path, {"instances": [_instance(signature, row, size)]})
+            return size
+    return 1
+
+
+def _instance(signature: ClientSignature, row: Mapping[str, Any], unknown_size: int) -> Any:
+    values = {
+        spec.name: row[spec.name] if spec.name in row else _value(spec, unknown_size)
+        for spec in signature.inputs
+    }
+    return values if signature.kind is InstanceKind.ROW else next(iter(values.values()))
 
 
 def stored_row(version: Path) -> dict[str, Any]:
@@ -97,26 +124,35 @@ def stored_row(version: Path) -> dict[str, Any]:
         for name, array in inputs.items()
         if array.ndim and 0 < array[:1].size <= _INLINE_VALUES
     }
-    return {name: each for name, each in row.items() if len(json.dumps(each)) <= _INLINE_CHARACTERS}
+    # JSON has no NaN; a missing number of a row is null.
+    nulls = {k: None for k, each in row.items() if isinstance(each, float) and math.isnan(each)}
+    return {name: each for name, each in (row | nulls).items() if _is_short(each)}
 
 
-def _large_tensor(url: str, spec: Input, options: str) -> str:
-    nested = repr(_scalar(spec.dtype)).replace("'", '"')
-    for size in reversed(_sizes(spec)):
+def _is_short(value: Any) -> bool:
+    try:
+        return len(json.dumps(value, allow_nan=False)) <= _INLINE_CHARACTERS
+    except ValueError:  # NaN in a list, or infinite
+        return False
+
+
+def _large_tensor(url: str, dtype: str, sizes: Sequence[int], options: str) -> str:
+    nested = repr(_scalar(dtype)).replace("'", '"')
+    for size in reversed(sizes):
         nested = f"[{nested}] * {size}"
     program = shlex.quote(f'import json; print(json.dumps({{"instances": [{nested}]}}))')
     return f"python3 -c {program} | curl -s {options}-d @- {shlex.quote(url)}"
 
 
-def _value(spec: Input) -> Any:
+def _value(spec: Input, unknown_size: int) -> Any:
     value: Any = _scalar(spec.dtype)
-    for size in reversed(_sizes(spec)):
+    for size in reversed(_sizes(spec, unknown_size)):
         value = [value] * size
     return value
 
 
-def _sizes(spec: Input) -> tuple[int, ...]:
-    return tuple(max(size, 1) for size in spec.instance_shape)
+def _sizes(spec: Input, unknown_size: int) -> tuple[int, ...]:
+    return tuple(unknown_size if size < 0 else max(size, 1) for size in spec.instance_shape)
 
 
 def _scalar(dtype: str) -> Any:
