@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from timonel.serving.batching.scheduled_model import ScheduledModel
@@ -51,6 +52,11 @@ class Servable:
         self._users = 0
         self._when_idle: Callable[[], None] | None = None
         self._retired = False
+
+    @property
+    def folder(self) -> Path | None:
+        """The version's folder, on this machine."""
+        return None if self._folder is None else self._folder.path
 
     def acquire(self) -> bool:
         """Add a user; return False if the version is being unloaded."""

@@ -41,6 +41,14 @@ def test_examples_are_read(each):
     assert ("rows" in examples("predict", each)) == (each is not SCALAR)
 
 
+def test_stored_values_are_the_example():
+    row = {"name": "2026-01-31", "age": None, "other": 1}
+    found = examples("predict", TABLE, row)
+    assert found["rows"]["instances"] == [{"age": None, "name": "2026-01-31", "ok": True}]
+    assert found["columns"]["inputs"] == {"age": [None], "name": ["2026-01-31"], "ok": [True]}
+    assert examples("predict", DENSE, {"x": [[0.5]]})["rows"] == {"instances": [[[0.5]]]}
+
+
 @pytest.mark.parametrize(("each", "verb"), [(CLASSES, "classify"), (VALUE, "regress")])
 def test_examples_of_examples(each, verb):
     assert verbs(each) == ["predict", verb]

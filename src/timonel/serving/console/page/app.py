@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.resources
 import re
@@ -14,6 +15,7 @@ import orjson
 
 from timonel._version import __version__
 from timonel.serving.asgi import Request, Response, Route, at
+from timonel.serving.client.curl import stored_row
 from timonel.serving.console.page.history import ALL, TrafficHistory
 from timonel.serving.console.page.responses import StaticFile, fresh, page_response, static_files
 from timonel.serving.console.page.views import form_view, model_view
@@ -88,7 +90,9 @@ class Page:
             return page_response(404, orjson.dumps({"error": error.message}))
         servable = self._catalogue.loaded(name).get(version)
         labels = servable.labels if servable else ()
-        return fresh(orjson.dumps(form_view(metadata, labels)))
+        folder = servable.folder if servable else None
+        row = await asyncio.to_thread(stored_row, folder) if folder else {}
+        return fresh(orjson.dumps(form_view(metadata, labels, row)))
 
 
 async def _answer_file(file: StaticFile, request: Request) -> Response:

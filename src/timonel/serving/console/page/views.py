@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from timonel.serving.client.connection import is_image
@@ -49,8 +50,13 @@ def _trouble(catalogue: Catalogue, name: str, version: int, message: str) -> dic
     return {"away": False, "message": message}
 
 
-def form_view(metadata: Metadata, classes: Sequence[str]) -> dict[str, Any]:
-    """Return the data of a version's form: its signatures with examples."""
+def form_view(
+    metadata: Metadata, classes: Sequence[str], row: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the data of a version's form: its signatures with examples.
+
+    ``row`` has values of the default signature's inputs by name; others are made up.
+    """
     # Signatures without inputs and outputs, such as a SavedModel's initializer, are useless here.
     useful = [each for each in metadata.signatures.values() if each.inputs or each.outputs]
     ordered = sorted(useful, key=lambda each: (each.name != DEFAULT_SIGNATURE, each.name))
@@ -58,18 +64,21 @@ def form_view(metadata: Metadata, classes: Sequence[str]) -> dict[str, Any]:
         "name": metadata.name,
         "version": metadata.version,
         "classes": list(classes),
-        "signatures": [_signature(each) for each in ordered],
+        "signatures": [
+            _signature(each, row if each.name == DEFAULT_SIGNATURE else {}) for each in ordered
+        ],
     }
 
 
-def _signature(signature: Signature) -> dict[str, Any]:
+def _signature(signature: Signature, row: Mapping[str, Any]) -> dict[str, Any]:
     possible = verbs(signature)
     return {
         "name": signature.name,
         "inputs": _tensors(signature.inputs),
         "outputs": _tensors(signature.outputs),
         "image": _image_input(signature),
-        "verbs": {verb: examples(verb, signature) for verb in possible},
+        "made_up": bool(signature.inputs.keys() - row.keys()),
+        "verbs": {verb: examples(verb, signature, row) for verb in possible},
         "why_not": "" if possible else _why_not(signature),
     }
 
@@ -111,21 +120,25 @@ def verbs(signature: Signature) -> list[str]:
     return found
 
 
-def examples(verb: str, signature: Signature) -> dict[str, Any]:
-    """Return valid example requests by form; the page expands placeholders of large tensors."""
+def examples(
+    verb: str, signature: Signature, row: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return example requests by form; the page expands placeholders of large tensors."""
     named = {} if signature.name == DEFAULT_SIGNATURE else {"signature_name": signature.name}
     if verb != "predict":
         # Only the graph knows its features.
         return {"examples": {**named, "examples": [{"feature": [1.0]}]}}
     inputs, found = signature.inputs, {}
     if all(spec.shape is None or spec.shape for spec in inputs.values()):
-        found["rows"] = {**named, "instances": [_values(inputs, as_row=True)]}
-    found["columns"] = {**named, "inputs": _values(inputs, as_row=False)}
+        found["rows"] = {**named, "instances": [_values(inputs, row, as_row=True)]}
+    found["columns"] = {**named, "inputs": _values(inputs, row, as_row=False)}
     return found
 
 
-def _values(specs: Mapping[str, TensorSpec], *, as_row: bool) -> Any:
+def _values(specs: Mapping[str, TensorSpec], row: Mapping[str, Any], *, as_row: bool) -> Any:
     named = {name: _example(name, spec, as_row=as_row) for name, spec in specs.items()}
+    stored = row.keys() & {name for name in specs if not is_image(name, specs[name].dtype)}
+    named |= {name: row[name] if as_row else [row[name]] for name in stored}
     # The name of a single tensor is commonly omitted.
     return next(iter(named.values())) if len(named) == 1 else named
 

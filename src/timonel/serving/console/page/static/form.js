@@ -117,7 +117,8 @@ export class Form {
     const large = $("body").value.includes('"$fill"');
     $("hint").textContent = large
       ? "$fill is a tensor of $shape with one value; replace it with your own numbers."
-      : this.signature.image !== null ? "$image is a chosen file; {\"b64\": ...} contains bytes of your own." : "Ctrl+Enter sends.";
+      : this.signature.image !== null ? "$image is a chosen file; {\"b64\": ...} contains bytes of your own."
+      : this.signature.made_up ? "The values are made up: fill in your own, such as a date for a column of dates. Ctrl+Enter sends." : "Ctrl+Enter sends.";
   }
 
   clear() {
