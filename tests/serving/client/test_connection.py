@@ -18,12 +18,11 @@ from timonel.models.schema import WARMUP_FILE
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
-    HttpError,
     Input,
     UntrustedError,
     parse_signature,
 )
-from timonel.serving.client.curl import curl_example, curl_line, stored_row
+from timonel.serving.client.curl import curl_line, stored_row
 from timonel.serving.runtimes.saved_model import as_warmup_file
 
 SPEC = {"model_spec": {"name": "m", "version": "3"}}
@@ -132,21 +131,6 @@ def test_the_line_sends_the_first_warm_up_request(tmp_path):
     only = ClientSignature("m", 1, (Input("x", "DT_FLOAT", (-1, 2)),), ("y",))
     line = curl_line("http://127.0.0.1:1", only, row=stored_row(tmp_path))
     assert sent(line, tmp_path) == [[0.1, 2.0]]
-
-
-def test_an_axis_of_unknown_size_is_as_long_as_the_model_needs(monkeypatch, tmp_path):
-    shape = {"unknown_rank": False, "dim": [{"size": "-1"}, {"size": "-1"}]}
-    inputs = {"x": {"dtype": "DT_INT64", "tensor_shape": shape}}
-    document = metadata({"serving_default": {"inputs": inputs, "outputs": {"y": {}}}})
-
-    def post(self, path, content):
-        assert path == "/v1/models/m:predict"
-        if len(content["instances"][0]) < 7:
-            raise HttpError(400, "a convolution of 7")
-
-    monkeypatch.setattr(HttpConnection, "get", lambda self, path: document)
-    monkeypatch.setattr(HttpConnection, "post", post)
-    assert sent(curl_example("http://127.0.0.1:1", "m"), tmp_path) == [[1] * 8]
 
 
 def test_an_image_is_sent_whatever_its_name_and_size(tmp_path):

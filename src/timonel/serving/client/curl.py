@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shlex
@@ -14,7 +13,6 @@ from typing import Any
 from timonel.serving.client.connection import (
     ClientSignature,
     HttpConnection,
-    HttpError,
     Input,
     InstanceKind,
     model_path,
@@ -27,8 +25,6 @@ from timonel.serving.runtimes.saved_model import samples_of
 from timonel.serving.signature import STRING
 
 _INLINE_VALUES, _INLINE_CHARACTERS = 64, 500
-_UNKNOWN_SIZES = (1, 8, 64, 512)
-"""Lengths that are tried for an axis of unknown size: a convolution needs its window."""
 
 
 def curl_example(
@@ -55,11 +51,9 @@ def curl_example(
         url, caller = server.rest_url, server.caller
     with HttpConnection(url, caller) as connection:
         signature = parse_signature(connection.get(f"{model_path(model)}/metadata"))
-        row = {} if version is None else stored_row(version)
-        size = _answered_size(connection, f"{model_path(model)}:predict", signature, row)
     target = f"{url}{model_path(model)}:predict"
-    options = caller.curl_options
-    return curl_line(target, signature, image=image, row=row, options=options, unknown_size=size)
+    row = {} if version is None else stored_row(version)
+    return curl_line(target, signature, image=image, row=row, options=caller.curl_options)
 
 
 def curl_line(
@@ -69,14 +63,12 @@ def curl_line(
     image: str = "some_image.png",
     row: Mapping[str, Any] = MappingProxyType({}),
     options: str = "",
-    unknown_size: int = 1,
 ) -> str:
     """Return a command that sends an example for a signature.
 
     Args:
         image: Image file to send, if the model takes images.
         row: Values of inputs by name; others are made up.
-        unknown_size: Length of the axes of unknown size in values that are made up.
     """
     if signature.kind is InstanceKind.IMAGE:
         # Through a pipe: an image exceeds the length limit of a command line.
@@ -86,32 +78,17 @@ def curl_line(
             f"""{file}; printf '"}}]}}') | curl -s {options}-d @- {shlex.quote(url)}"""
         )
     if signature.kind is InstanceKind.TENSOR:
-        sizes = _sizes(signature.inputs[0], unknown_size)
+        sizes = _sizes(signature.inputs[0])
         if signature.only_input not in row and math.prod(sizes) > _INLINE_VALUES:
             return _large_tensor(url, signature.inputs[0].dtype, sizes, options)
-    instance = _instance(signature, row, unknown_size)
+    instance = _instance(signature, row)
     body = json.dumps({"instances": [instance]}, ensure_ascii=False)
     return f"curl -s {options}-d {shlex.quote(body)} {shlex.quote(url)}"
 
 
-def _answered_size(
-    connection: HttpConnection, path: str, signature: ClientSignature, row: Mapping[str, Any]
-) -> int:
-    """Return a length of axes of unknown size with which the server answers an example."""
-    is_known = all(-1 not in each.instance_shape or each.name in row for each in signature.inputs)
-    if is_known or signature.kind is InstanceKind.IMAGE:
-        return 1
-    for size in _UNKNOWN_SIZES:
-        with contextlib.suppress(HttpError):
-            connection.post(path, {"instances": [_instance(signature, row, size)]})
-            return size
-    return 1
-
-
-def _instance(signature: ClientSignature, row: Mapping[str, Any], unknown_size: int) -> Any:
+def _instance(signature: ClientSignature, row: Mapping[str, Any]) -> Any:
     values = {
-        spec.name: row[spec.name] if spec.name in row else _value(spec, unknown_size)
-        for spec in signature.inputs
+        spec.name: row[spec.name] if spec.name in row else _value(spec) for spec in signature.inputs
     }
     return values if signature.kind is InstanceKind.ROW else next(iter(values.values()))
 
@@ -144,15 +121,15 @@ def _large_tensor(url: str, dtype: str, sizes: Sequence[int], options: str) -> s
     return f"python3 -c {program} | curl -s {options}-d @- {shlex.quote(url)}"
 
 
-def _value(spec: Input, unknown_size: int) -> Any:
+def _value(spec: Input) -> Any:
     value: Any = _scalar(spec.dtype)
-    for size in reversed(_sizes(spec, unknown_size)):
+    for size in reversed(_sizes(spec)):
         value = [value] * size
     return value
 
 
-def _sizes(spec: Input, unknown_size: int) -> tuple[int, ...]:
-    return tuple(unknown_size if size < 0 else max(size, 1) for size in spec.instance_shape)
+def _sizes(spec: Input) -> tuple[int, ...]:
+    return tuple(max(size, 1) for size in spec.instance_shape)
 
 
 def _scalar(dtype: str) -> Any:
