@@ -15,6 +15,11 @@ from timonel.tracking.metric_names import is_larger_better
         ("acc val_accuracy top_k_categorical_accuracy auc_1 precision recall_2 f1_score", True),
         ("mean_io_u one_hot_iou cosine_similarity r2_score score reward true_positives", True),
         ("val_map mAP_50 map@0.5", True),
+        ("inaccuracy valLoss eval/MeanSquaredError kld false_neg val-log-loss top1_err", False),
+        ("neg_f1_score neg_accuracy", False),
+        ("neg_mean_squared_error val_neg_log_loss neg_brier_score neg_rmse true_neg", True),
+        ("inferred_accuracy preferred_score F1Score MeanIoU BinaryAccuracy valROCAuc acc@5", True),
+        ("accuracy_drop loss_gap recall_distance interred stderr glossary_size", None),
         ("a quality samples x value lr epoch_time power confidence psnr", None),
     ],
 )
