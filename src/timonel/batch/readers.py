@@ -17,9 +17,10 @@ import orjson
 import pyarrow as pa
 
 from timonel.batch.plan import RECORD, PartPlan, PredictionSpec
-from timonel.batch.tables import Column, read_csv
+from timonel.batch.tables import Column, is_scalar, read_csv
 from timonel.data.examples import decode_example
 from timonel.data.schema import KEY_FEATURE, LABEL_FEATURE
+from timonel.data.sources.arrow import as_values, text_of
 from timonel.data.sources.arrowfile import open_parquet
 from timonel.data.sources.base import UnusableError
 from timonel.data.sources.imagefile import image_format
@@ -159,7 +160,7 @@ def _csv(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
         numbers = range(first, first + len(keys))
         wrong = {number - first: file.ragged[number] for number in numbers if number in file.ragged}
         part = file.table.slice(file.position(first), len(keys) - len(wrong))
-        yield partial(_of_table, part, keys, job, wrong)
+        yield partial(of_table, part, keys, job, wrong)
 
 
 def _parquet(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
@@ -171,11 +172,11 @@ def _parquet(plan: PartPlan, job: PredictionSpec) -> Iterator[Load]:
         own = [each for each, count in zip(groups, counts, strict=True) if count <= plan.records]
         for batch in file.iter_batches(job.batch_size, row_groups=own, columns=sorted(names)):
             table = pa.Table.from_batches([batch])
-            yield partial(_of_table, table, plan.keys(start, len(batch)), job)
+            yield partial(of_table, table, plan.keys(start, len(batch)), job)
             start += len(batch)
 
 
-def _of_table(
+def of_table(
     table: pa.Table,
     keys: Sequence[str],
     job: PredictionSpec,
@@ -200,7 +201,7 @@ def _of_table(
     )
     if job.key is None:
         return rows
-    values = [_text(value) if _is_filled(value) else "" for value in table[job.key].to_pylist()]
+    values = [_text(value) if _is_filled(value) else "" for value in as_values(table[job.key])]
     found = rows.without({row: _no_value(job.key) for row, key in enumerate(values) if not key})
     return replace(found, keys=[key for key in values if key])
 
@@ -319,7 +320,7 @@ def _text(value: object) -> str:
     """Return a value as text, of one type for all rows."""
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return text_of(value) if is_scalar(value) else json.dumps(value, default=str)
 
 
 _READERS: Mapping[str, Callable[[PartPlan, PredictionSpec], Iterator[Load]]] = {

@@ -109,13 +109,14 @@ def _from_list(values: Sequence[Any], spec: TensorSpec) -> Array:
     if spec.dtype == STRING and all(isinstance(value, bytes) for value in values):
         return _objects(values)
     if spec.dtype == STRING:
-        values = [text_of(value) if _is_scalar(value) else value for value in values]
+        values = [text_of(value) if is_scalar(value) else value for value in values]
     elif spec.dtype in _FLOATS:
-        values = [_number(value) if _is_scalar(value) else value for value in values]
+        values = [_number(value) if is_scalar(value) else value for value in values]
     return to_array(list(values), spec.dtype)
 
 
-def _is_scalar(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
+    """Tell whether a value of JSON is neither a list nor an object."""
     return value is None or isinstance(value, bool | int | float | str)
 
 

@@ -12,9 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from timonel.batch.plan import PredictionSpec
+from timonel.batch.readers import of_table
 from timonel.batch.tables import to_input
-from timonel.data.sources.arrow import as_texts, text_of, usable
+from timonel.data.sources.arrow import as_texts, as_values, text_of, usable
+from timonel.data.sources.cells import Cells
 from timonel.data.sources.jsonlines import read_json_lines
+from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.textfile import TextFile
 from timonel.serving.signature import TensorSpec
 from timonel.storage.location import Location
@@ -48,6 +53,14 @@ def test_a_value_has_one_word_in_conversion_batch_and_request(
     found, _ = usable(column, is_category=True)
     assert found is not None
     assert found.to_pylist() == words
+    cells = Cells(ListedFiles(None))
+    cells.add("x", KINDS["text"], column)
+    stored = [cells.read("", row).features["column/x"] for row in range(len(column))]
+    assert [word or "" for word in stored] == words
+    rows = pa.ListArray.from_arrays(pa.array([0, None, len(column)]), column)
+    assert as_values(rows) == [words, None]
+    job = PredictionSpec("m", 1, "", "", "", 8, "csv", {}, key="x")
+    assert of_table(pa.table({"x": column}), words, job).keys == [*filter(None, words)]
     spec = TensorSpec("x", "DT_STRING", (-1,))
     for row, word in enumerate(words):  # alone: the rows of a batch must not matter
         assert as_texts(column.slice(row, 1)).to_pylist() == [word]

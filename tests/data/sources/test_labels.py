@@ -26,4 +26,5 @@ def test_one_hot_vectors_are_no_labels(value: object) -> None:
     with pytest.raises(DataError, match="labels are one-hot vectors"):
         multiple_labels(value)
     assert multiple_labels([0, 1]) == "0|1"
+    assert multiple_labels([2.0, 0.5, True, None]) == "0.5|2|true"
     assert multiple_labels(["a", "a"]) == "a"

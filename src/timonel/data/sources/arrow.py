@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ def usable(column: Any, *, is_category: bool = False) -> tuple[Any | None, str]:
     """
     values = _plain(column)
     kind = values.type
-    if is_category and (pa.types.is_primitive(kind) or pa.types.is_decimal(kind)):
+    if is_category and is_word(kind):
         return as_texts(values), ""
     if pa.types.is_string(kind):
         return pc.fill_null(values, ""), ""
@@ -86,6 +87,12 @@ def is_text(kind: Any) -> bool:
     )
 
 
+def is_word(kind: Any) -> bool:
+    """Tell whether values of an Arrow type, but no text, have a word: see `as_texts`."""
+    kind = value_type(kind)
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+
+
 def value_type(kind: Any) -> Any:
     """Return the type of a column's values, also of one with a dictionary."""
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -105,6 +112,17 @@ def as_texts(column: Any) -> Any:
         if pa.types.is_timestamp(values.type) or pa.types.is_time(values.type):
             texts = pc.replace_substring_regex(texts, r"\.0+(Z|[+-]\d+)?$", r"\1")
     return trim(pc.fill_null(texts, ""))
+
+
+def as_values(column: Any) -> list[Any]:
+    """Return the values of a column; in lists, and of numbers and dates, their words."""
+    values = _plain(column)
+    if _is_list(values.type):
+        words = iter(as_values(values.flatten()))
+        lengths = pc.list_value_length(values).to_pylist()
+        return [None if n is None else [*itertools.islice(words, n)] for n in lengths]
+    found: list[Any] = (as_texts(values) if is_word(values.type) else values).to_pylist()
+    return found
 
 
 def _float_texts(values: Any) -> Any:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from timonel.data.examples import Feature
 from timonel.data.schema import COLUMN_PREFIX, Column, columns_option
+from timonel.data.sources.arrow import as_texts, is_word
 from timonel.data.sources.base import Raw, UnusableError
 from timonel.data.sources.columns import NumberColumn, Values
 from timonel.data.sources.images import REQUESTS, RemoteImage, image_entry
@@ -32,6 +33,7 @@ Hashes = npt.NDArray[np.uint64]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _IMAGES = frozenset({"image", "mask"})
+_TEXTS = frozenset({"text", "json"})
 _MOST_COPIES, _COPIES_SHARE = 3, 100
 """Up to 3 equal rows, or 1/100 of all rows, are copies; more are equal by chance."""
 _BATCH = 1000
@@ -65,7 +67,8 @@ class Cells:
     def add(self, name: str, kind: Kind, values: Any) -> None:
         """Add a column."""
         self.kinds[name] = kind
-        self.columns[name] = _as_python_has(values)
+        has_words = kind.type in _TEXTS and is_word(values.type)
+        self.columns[name] = as_texts(values) if has_words else _as_python_has(values)
 
     def read(self, key: str, row: int) -> Raw:
         """Parse the values of one row; errors name its key."""

@@ -10,7 +10,14 @@ import pyarrow as pa
 
 from timonel.data.manifest import Rejected
 from timonel.data.schema import PLAIN_NUMBERS, Task
-from timonel.data.sources.arrow import has_several_labels, is_text, usable, value_type
+from timonel.data.sources.arrow import (
+    as_values,
+    has_several_labels,
+    is_text,
+    text_of,
+    usable,
+    value_type,
+)
 from timonel.data.sources.columns import Kinds, NumberColumn, WordArray, count
 from timonel.data.sources.inference import has_codes, infer
 from timonel.data.sources.markers import usable_words
@@ -47,7 +54,7 @@ class LabelColumn:
         if asked == "multilabel" or (asked is None and has_several_labels(column)):
             if is_text(column.type):
                 column = self._words(column)
-            return "multilabel", [multiple_labels(value) for value in column.to_pylist()]
+            return "multilabel", [multiple_labels(value) for value in as_values(column)]
         kind = value_type(column.type)
         is_date = pa.types.is_temporal(kind)
         is_category = pa.types.is_boolean(kind) or (is_date and asked == "classification")
@@ -124,10 +131,10 @@ def multiple_labels(value: Any) -> str:
     """Return labels sorted and joined by bars; '' if the value is missing, '|' if it is empty."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ""
-    labels = value.split("|") if isinstance(value, str) else [str(each) for each in value]
+    labels = value.split("|") if isinstance(value, str) else [text_of(each) for each in value]
     if not isinstance(value, str) and any("|" in label for label in labels):
         raise DataError(f"a label contains a bar: {labels}", hint="use another character")
     names = {label.strip() for label in labels}
-    if len(names) < len(labels) and names <= {"0", "1", "0.0", "1.0", "False", "True"}:
+    if len(names) < len(labels) and names <= {"0", "1", "0.0", "1.0", "false", "true"}:
         raise DataError(f"labels are one-hot vectors: {labels}", hint="write names of classes")
     return "|".join(sorted(names - {""})) or "|"

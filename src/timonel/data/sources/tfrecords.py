@@ -22,6 +22,7 @@ from timonel.data.schema import (
     split_named,
     type_word,
 )
+from timonel.data.sources.arrow import text_of
 from timonel.data.sources.base import (
     Description,
     Entry,
@@ -280,9 +281,9 @@ def _is_float(sample: Sequence[Example], name: str) -> bool:
 
 
 def _text(value: bytes | float) -> str:
-    return (
-        value.decode(errors="backslashreplace").strip() if isinstance(value, bytes) else str(value)
-    )
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace").strip()
+    return text_of(value)
 
 
 def _note(name: str, roles: Mapping[str, str], described: frozenset[str]) -> str:

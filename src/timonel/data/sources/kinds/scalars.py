@@ -30,7 +30,7 @@ class Text(Kind):
     type: ClassVar[ColumnType] = "text"
 
     def parse(self, value: Any, read: ReadFile) -> Value:  # noqa: ARG002 - names no file
-        """Accept text, and numbers as text."""
+        """Accept text, and whole numbers; `Cells` has the words of columns with other types."""
         if is_empty(value):
             return Value("", ValueFacts(length=math.nan))
         text = self._text(value)
@@ -46,11 +46,9 @@ class Text(Kind):
         return [word.decode() for word in {*found}]
 
     def _text(self, value: Any) -> str:
-        if isinstance(value, bool | int | float):
-            return str(value)
-        if not isinstance(value, str):
+        if not isinstance(value, int | str):
             raise expected("text", value)
-        return value
+        return str(value)
 
 
 class Json(Text):
