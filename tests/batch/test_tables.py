@@ -16,6 +16,8 @@ from hypothesis.extra import numpy as arrays
 
 from timonel.batch.tables import to_input
 from timonel.batch.writers import Writer, join, to_arrow
+from timonel.data.examples import decode_example
+from timonel.data.records import read_records
 from timonel.serving.signature import TensorSpec
 from timonel.serving.status import StatusError
 
@@ -119,7 +121,7 @@ def test_rows_of_a_csv_file_whose_header_has_line_feeds(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(4)])
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(4), pa.binary_view()])
 def test_bytes_in_csv_are_base64(kind: pa.DataType) -> None:
     file = io.BytesIO()
     raw = b"\xff\xfe,\0"
@@ -129,15 +131,28 @@ def test_bytes_in_csv_are_base64(kind: pa.DataType) -> None:
     assert rows == [["raw", "y_bytes"], ["//4sAA==", "//4sAA=="], ["", "//4sAA=="]]
 
 
-def test_cells_of_csv_are_no_formulas() -> None:
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), None])
+def test_cells_of_csv_are_no_formulas(kind: pa.DataType | None) -> None:
     texts = ["=1+1", "+SUM(A1)", "-cmd", "@x", "\tx", "-5", "+1.5e3", "a=b", ""]
+    texts[5:5] = starts = ["\n=1+1", " \t=1", "\r@x", "\uff1d1+1"]
+    kept = pa.array(texts, kind) if kind is not None else pa.array(texts).dictionary_encode()
     for raw in (False, True):
         file = io.BytesIO()
         outputs = np.array([text.encode() for text in texts], object)
-        columns = {"key": texts, "=k": pa.array(texts), "out": outputs, "y": -np.ones(9)}
+        columns = {"key": texts, "=k": kept, "out": outputs, "y": -np.ones(len(texts))}
         Writer(file, "csv", raw=raw).add(columns)
         head, *rows = csv.reader(io.StringIO(file.getvalue().decode(), newline=""))
-        quoted = texts if raw else [f"'{text}" for text in texts[:5]] + texts[5:]
+        signs = 5 + len(starts)
+        quoted = texts if raw else [f"'{text}" for text in texts[:signs]] + texts[signs:]
         assert [row[:3] for row in rows] == [[each] * 3 for each in quoted]
         assert {row[3] for row in rows} == {"-1"}
         assert head == ["key", "=k" if raw else "'=k", "out", "y"]
+
+
+def test_nested_values_of_records_are_json(tmp_path: Path) -> None:
+    path = tmp_path / "out.tfrecord"
+    pairs = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
+    with path.open("wb") as file:
+        Writer(file, "tfrecord").add({"pairs": pairs, "gaps": pa.array([[b"a", None]])})
+    (record,) = read_records(path)
+    assert decode_example(record) == {"pairs": [b'[["a", 1]]'], "gaps": [b'["a", null]']}

@@ -22,13 +22,15 @@ from timonel.batch.plan import OutputFormat
 from timonel.batch.tables import Column
 from timonel.data.examples import encode_example
 from timonel.data.records import frame
-from timonel.data.sources.columns import NUMBER
+from timonel.data.sources.arrow import plain
+from timonel.data.sources.columns import NUMBER, trim
 from timonel.errors import DataError, SpecError
 
 Columns = Mapping[str, Column | Any]
 """Columns of the output: lists, arrays of Arrow, or arrays of NumPy [B, ...]."""
 
-_FORMULA = r"^[=+\-@\t\r]"
+_FORMULA = "^(\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
+"""With the full-width signs, which spreadsheets in some languages take for these."""
 _GROUP_BYTES = 32 << 20
 _ENDINGS: Mapping[str, OutputFormat] = {
     ".parquet": "parquet",
@@ -180,6 +182,8 @@ def to_arrow(name: str, column: Column | Any) -> pa.Array:
 
 def _flat(name: str, column: Column | Any) -> Any:
     """Return a column for CSV: lists as JSON text, bytes as base64."""
+    if isinstance(column, pa.Array):
+        column = plain(column)
     is_text = isinstance(column, np.ndarray) and column.dtype == object
     if is_text and column.ndim == 1 and name.endswith("_bytes"):
         return _base64(column)
@@ -199,7 +203,7 @@ def _without_formulas(table: pa.Table) -> pa.Table:
         column = table[name]
         if pa.types.is_string(column.type):
             starts = pc.match_substring_regex(column, _FORMULA)
-            is_formula = pc.and_not(starts, pc.match_substring_regex(column, NUMBER))
+            is_formula = pc.and_not(starts, pc.match_substring_regex(trim(column), NUMBER))
             if pc.any(is_formula).as_py():
                 quoted = pc.binary_join_element_wise("'", column, "")
                 column = pc.if_else(is_formula, quoted, column)
@@ -208,8 +212,9 @@ def _without_formulas(table: pa.Table) -> pa.Table:
 
 
 def _is_bytes(kind: Any) -> bool:
-    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(test(kind) for test in tests)
+    is_variable = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+    is_view = pa.types.is_binary_view(kind)
+    return bool(is_variable or is_view or pa.types.is_fixed_size_binary(kind))
 
 
 def _base64(values: Iterable[bytes | None]) -> list[str | None]:
@@ -262,11 +267,10 @@ def _feature(value: Any) -> Any:
         value = value.item()
     if value is None:
         return []
-    return (
-        value
-        if isinstance(value, bytes | str | int | float | list)
-        else json.dumps(value, default=str)
-    )
+    is_list = isinstance(value, list)
+    if all(isinstance(each, bytes | str | int | float) for each in (value if is_list else [value])):
+        return value
+    return json.dumps(value, default=_json)
 
 
 _LINES: Mapping[str, Callable[[Columns], Iterator[bytes]]] = {

@@ -19,7 +19,7 @@ def usable(column: Any, *, is_category: bool = False) -> tuple[Any | None, str]:
 
     Missing texts are empty. True and false are 1 and 0, unless the column is a category.
     """
-    values = _plain(column)
+    values = plain(column)
     kind = values.type
     if is_category and is_word(kind):
         return as_texts(values), ""
@@ -68,7 +68,7 @@ def _is_date(kind: Any) -> bool:
 
 def has_several_labels(column: Any) -> bool:
     """Tell whether values of a column are lists, or texts with bars between labels."""
-    values = _plain(column)
+    values = plain(column)
     if pa.types.is_string(values.type):
         return count(pc.match_substring(values, "|")) > 0
     return _is_list(values.type)
@@ -104,7 +104,7 @@ def as_texts(column: Any) -> Any:
     The text of a value depends on nothing else, so that conversion and prediction agree: ``true``,
     whole numbers without a point, other floats with the digits that their type needs.
     """
-    values = _plain(column)
+    values = plain(column)
     if pa.types.is_floating(values.type):
         texts = _float_texts(values)
     else:
@@ -116,7 +116,7 @@ def as_texts(column: Any) -> Any:
 
 def as_values(column: Any) -> list[Any]:
     """Return the values of a column; in lists, and of numbers and dates, their words."""
-    values = _plain(column)
+    values = plain(column)
     if _is_list(values.type):
         words = iter(as_values(values.flatten()))
         lengths = pc.list_value_length(values).to_pylist()
@@ -165,7 +165,7 @@ def with_column(table: Any, name: str, values: Any) -> Any:
     return table.set_column(table.column_names.index(name), name, values)
 
 
-def _plain(column: Any) -> Any:
+def plain(column: Any) -> Any:
     """Return a column as one array, without dictionary and of the usual type for text."""
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_dictionary(values.type):
