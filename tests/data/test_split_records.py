@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.data.conftest import MakeImages, few_files_left
-from timonel.data import split_records
+from timonel.data import load, split_records
 from timonel.data.conversion import convert
 from timonel.data.dataset import Dataset
+from timonel.data.index import INDEX_NAME
 from timonel.errors import CorruptError, InputError
 from timonel.storage import Workspace
 
@@ -80,3 +82,16 @@ def test_without_open_files_left_shards_are_opened_when_needed(dataset: Dataset)
         assert list(records) == expected
     with few_files_left(0), pytest.raises(InputError, match="too many open files: close some"):
         list(records)
+
+
+@pytest.mark.parametrize("name", ["shard", "index"])
+def test_a_pipe_in_the_place_of_a_file_is_an_error(dataset: Dataset, name: str) -> None:
+    path = dataset.shards("train")[0] if name == "shard" else dataset.path / INDEX_NAME
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorruptError, match="not a regular file"):
+        dataset.records("train")
+    if name == "shard":
+        for read in (lambda: list(dataset.examples("train")), lambda: load(dataset, batch_size=4)):
+            with pytest.raises(CorruptError, match="not a regular file"):
+                read()

@@ -1,5 +1,6 @@
 """Arrays of ``.npz`` files: rows, and files that cannot be read."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -40,3 +41,9 @@ def test_files_that_cannot_be_read(tmp_path: Path):
     for missing in (tmp_path / "none.npz", tmp_path):
         with pytest.raises(InputError, match="cannot read"):
             read_npz(missing)
+
+
+def test_a_pipe_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "x.npz")
+    with pytest.raises(InputError, match=f"cannot read {path}: not a regular file"):
+        read_npz(path)

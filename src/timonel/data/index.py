@@ -18,6 +18,7 @@ from timonel.data.manifest import Manifest, SideFile
 from timonel.data.records import FRAME_BYTES, HEADER_BYTES
 from timonel.errors import CorruptError
 from timonel.storage.digests import digest_bytes
+from timonel.storage.regular_files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +57,8 @@ def read_numbers(folder: Path, manifest: Manifest) -> list[npt.NDArray[np.int64]
         raise _damaged(folder / INDEX_NAME, "is missing")
     path = folder / manifest.index.name
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except OSError as error:
         raise _damaged(path, f"cannot be read: {error.strerror or error}") from error
     records = [shard.records for shard in manifest.shards]

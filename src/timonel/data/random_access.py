@@ -21,6 +21,7 @@ import tensorflow as tf
 from timonel.data import load_registry
 from timonel.data.dataset import Dataset, check_split
 from timonel.data.index import read_positions
+from timonel.data.records import mapped
 from timonel.data.row_cache import RowCache, RowLayout
 from timonel.data.schema import IMAGE_FEATURE, LABEL_FEATURE, Column, ImageSchema
 from timonel.errors import CorruptError, InputError
@@ -76,6 +77,9 @@ def _column_spec(column: Column) -> Any:
 
 
 def _in_memory(dataset: Dataset, split: str, spec: dict[str, Any]) -> Fetch:
+    for path in dataset.shards(split):
+        with mapped(path):  # TensorFlow would wait for a pipe
+            pass
     files = [str(path) for path in dataset.shards(split)]
     compression = dataset.manifest.compression.removeprefix("none").upper()
     records = tf.data.TFRecordDataset(files, compression, _BUFFER_BYTES).batch(_PARSED_AT_ONCE)

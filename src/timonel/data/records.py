@@ -20,6 +20,7 @@ import google_crc32c
 
 from timonel.data.schema import Compression
 from timonel.errors import CorruptError, InputError, TimonelError
+from timonel.storage.regular_files import open_regular
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -104,7 +105,7 @@ def members(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
 def starts_with_record(path: Path) -> bool:
     """Tell whether a file, with or without gzip, starts with the header of a record."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = file.read(HEADER_BYTES)
         if header.startswith(_GZIP_MAGIC):
             with gzip.open(path) as content:
@@ -116,7 +117,7 @@ def starts_with_record(path: Path) -> bool:
 
 def read_stream(path: Path) -> Iterator[bytes]:
     """Yield the payloads of any TFRecord file, with or without gzip, in bounded memory."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_gzip = file.read(2) == _GZIP_MAGIC
     place = 0
     opener: Any = gzip.open if is_gzip else open
@@ -191,7 +192,7 @@ class mapped:  # noqa: N801 - used as a with statement's word
 
     def __enter__(self) -> mmap.mmap | bytes:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             return b""

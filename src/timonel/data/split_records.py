@@ -24,6 +24,7 @@ from timonel.data.records import (
     unreadable_shard,
 )
 from timonel.data.schema import Split
+from timonel.storage.regular_files import regular
 
 _MAX_OPEN_FILES = 64
 """Of the 1,024 that most systems allow for all; shards beyond are opened for each record."""
@@ -89,7 +90,7 @@ class SplitRecords(Sequence[dict[str, Any]]):
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return regular(path)
     except OSError as error:
         raise unreadable_shard(path, error) from error
 

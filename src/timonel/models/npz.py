@@ -13,6 +13,7 @@ import numpy.typing as npt
 from numpy.lib.npyio import NpzFile
 
 from timonel.errors import InputError, SpecError
+from timonel.storage.regular_files import open_regular
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -21,11 +22,12 @@ def read_npz(file: Path) -> Arrays:
     """Read arrays by name, with the same number of rows."""
     try:
         # numpy.load would take a single array, too.
-        with file.open("rb") as source, NpzFile(source) as loaded:
+        with open_regular(file) as source, NpzFile(source) as loaded:
             arrays = dict(loaded)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(
-            f"cannot read {file}: {error}", hint="save arrays by input name with numpy.savez"
+            f"cannot read {file}: {getattr(error, 'strerror', None) or error}",
+            hint="save arrays by input name with numpy.savez",
         ) from error
     sizes = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(sizes) != 1 or 0 in sizes:
