@@ -31,10 +31,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", value)
         elif kind == "status":
-            self.send_response(int(value))
+            self.send_response(int(value.partition("?")[0]))
         elif kind == "busy" and Handler.failures < 2:
             Handler.failures += 1
             self.send_response(503)
+        elif kind == "short":
+            self.send_response(200)
+            self.send_header("Content-Length", "9")
+            self.end_headers()
+            self.wfile.write(b"x")
+            return
         else:
             size = int(value or 5)
             self.send_response(200)
@@ -49,6 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(web, "_WAITS_S", (0.0, 0.0))
     monkeypatch.setattr(web, "_away", {})
+    monkeypatch.setattr(web, "_failed", {})
     found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=found.serve_forever, args=(0.02,))
     thread.start()
@@ -114,10 +121,30 @@ def test_sizes_and_errors(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "MAX_BYTES", 1 << 18)
     with pytest.raises(RefusedError, match="more than 0 MiB"):
         download(f"http://{server}/file/{1 << 20}", ALL)
-    with pytest.raises(InputError, match="does not answer: HTTP 500"):
-        download(f"http://{server}/status/500", ALL)
+
+
+def test_a_file_that_fails_makes_no_server_away(server: str) -> None:
+    for failing in ("status/500", "status/500", "short", "status/500"):
+        with pytest.raises(InputError, match=r"does not answer: (HTTP 500|.*payload)"):
+            download(f"http://{server}/{failing}", ALL)
+    assert download(f"http://{server}/file", ALL) == b"xxxxx"
+    for each in range(3):
+        with pytest.raises(InputError, match="does not answer: HTTP 500"):
+            download(f"http://{server}/status/500?{each}", ALL)
     with pytest.raises(InputError, match="does not answer: HTTP 500"):
         download(f"http://{server}/file", ALL)  # not asked again for a while
+
+
+def test_a_server_that_cannot_be_reached_is_away_at_once(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/file"
+    with pytest.raises(InputError, match="does not answer"):
+        download(url, ALL)
+    monkeypatch.setattr(web, "_run", lambda *_: pytest.fail("asked again"))
+    with pytest.raises(InputError, match="does not answer"):
+        download(url, ALL)
 
 
 @pytest.mark.parametrize(

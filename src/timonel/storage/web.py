@@ -26,13 +26,21 @@ _PER_SERVER = 8
 _WAITS_S = (0.2, 1.0, 4.0)
 _AWAY_S = 60.0
 """Time for which a server that did not answer is not asked again."""
+_FAILURES = 3
+"""So many addresses of a server in a row fail until it counts as away."""
 _BUSY = frozenset({408, 425, 429})
 _away: dict[str, tuple[float, str]] = {}
+_failed: dict[str, set[str]] = {}
+"""Addresses of a server that failed since it last sent a file."""
 _lock = threading.Lock()
 
 
 class RefusedError(InputError):
     """An address is not allowed, or the server refuses to send what is there."""
+
+
+class _UnansweredError(OSError):
+    """A server was reached, but did not send the file."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +66,26 @@ def download(url: str, rules: WebRules) -> bytes:
         raise InputError(reason)
     for wait_s in (*_WAITS_S, None):
         try:
-            return _run(url, rules)
+            content = _run(url, rules)
         except OSError as error:
-            shown = " ".join(str(error).split()) or "no answer"
             if wait_s is None:
-                reason = f"{server} does not answer: {shown}"
-                with _lock:
-                    _away[server] = (time.monotonic() + _AWAY_S, reason)
-                raise InputError(reason) from error
+                raise _failure(url, server, error) from error
+        else:
+            _failed.pop(server, None)
+            return content
         time.sleep(wait_s)
     raise AssertionError
+
+
+def _failure(url: str, server: str, error: OSError) -> InputError:
+    """Return the error for a file that no attempt could read; its server may be away."""
+    reason = f"{server} does not answer: {' '.join(str(error).split()) or 'no answer'}"
+    with _lock:
+        failed = _failed.setdefault(server, set())
+        failed.add(url)
+        if not isinstance(error, _UnansweredError) or len(failed) >= _FAILURES:
+            _away[server] = (time.monotonic() + _AWAY_S, reason)
+    return InputError(reason)
 
 
 def server_of(url: str) -> str:
@@ -80,17 +98,25 @@ def server_of(url: str) -> str:
 
 def _run(url: str, rules: WebRules) -> bytes:
     try:
-        from aiohttp import ClientError, ClientPayloadError, ServerDisconnectedError  # noqa: PLC0415
+        from aiohttp import (  # noqa: PLC0415 - an extra
+            ClientConnectorError,
+            ClientError,
+            ClientPayloadError,
+            ConnectionTimeoutError,
+            ServerDisconnectedError,
+        )
         from fsspec.asyn import get_loop, sync  # noqa: PLC0415 - costs 40 ms
     except ImportError as error:
         raise MissingExtraError("https://", "http") from error
     try:
         return cast("bytes", sync(get_loop(), _read, url, rules))
-    except (ClientPayloadError, ServerDisconnectedError) as error:
-        raise OSError(str(error)) from error
+    except (ClientPayloadError, ServerDisconnectedError, TimeoutError) as error:
+        kind = OSError if isinstance(error, ConnectionTimeoutError) else _UnansweredError
+        raise kind(str(error)) from error
     except (ClientError, ValueError) as error:
         if isinstance(cause := error.__cause__ or error, OSError) and not _is_final(cause):
-            raise OSError(str(error)) from error
+            kind = OSError if isinstance(error, ClientConnectorError) else _UnansweredError
+            raise kind(str(error)) from error
         raise RefusedError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
@@ -116,7 +142,7 @@ async def _read(url: str, rules: WebRules) -> bytes:
                 url = urljoin(url, response.headers["Location"])
                 continue
             if response.status >= 500 or response.status in _BUSY:
-                raise OSError(f"HTTP {response.status}")
+                raise _UnansweredError(f"HTTP {response.status}")
             if response.status in {404, 410}:
                 raise NotFoundError(f"no file at {server_of(url)}{urlsplit(url).path}")
             if response.status != 200:

@@ -158,7 +158,7 @@ def test_a_list_of_images_in_a_bucket(
     (rejected,) = dataset.manifest.source.rejected
     assert (rejected.key, rejected.reason) == (
         "raw/dog/missing.png",
-        "raw/dog/missing.png not found",
+        "raw/dog/missing.png not found (line 17)",
     )
 
 
@@ -248,7 +248,7 @@ def test_images_and_tables_on_a_web_server(
     (rejected,) = dataset.manifest.source.rejected
     assert (rejected.key, rejected.reason) == (
         "raw/cat/missing.png",
-        "raw/cat/missing.png not found",
+        "raw/cat/missing.png not found (line 22)",
     )
     assert INCOMPARABLE in dataset.manifest.source.warnings
 

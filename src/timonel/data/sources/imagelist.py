@@ -69,7 +69,8 @@ class ImageListSource(TableSource):
             raw = super().read(entry)
         except UnusableError as error:
             reason = error.reason.removeprefix(f"column {self._image!r}: ")
-            raise UnusableError(entry.key, reason) from error
+            place = self._file.place(entry.ref[0])
+            raise UnusableError(entry.key, f"{reason} ({place})") from error
         feature = COLUMN_PREFIX + self._image
         contents: Any = raw.features[feature]
         if len(contents) > 1:
