@@ -138,7 +138,7 @@ def test_columns_without_a_header_that_are_not_known(make_images: MakeImages) ->
         ({"image_uri": "raw/cat/000.png|raw/cat/001.png"}, ": 2 images"),
         (
             {"image_uri": "raw/a|b.png"},
-            r'raw/a: No such file or directory \(bars separate names; .*: \["raw/a\|b\.png"\]\) \(line 2\)$',
+            r'raw/a: No such file or directory \(bars .*: \["raw/a\|b\.png"\]\) \(line 2\)$',
         ),
         ({"label": ""}, r"raw/cat/000\.png: no label in column 'label' in line 2"),
         ({"split": "holdout"}, r"expected train, validation or test in .*, got 'holdout'"),

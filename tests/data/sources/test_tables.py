@@ -493,6 +493,20 @@ def test_sequence_examples_are_refused(tmp_path: Path) -> None:
     assert rejected(scanned(path)[1])[0][1].startswith("a tf.train.SequenceExample")
 
 
+@pytest.mark.parametrize("ending", ["", ".parquet"])
+def test_missing_files_of_a_set_are_named(tmp_path: Path, ending: str) -> None:
+    for number in (0, 2):
+        path = tmp_path / f"all-0000{number}-of-00003{ending}"
+        if ending:
+            pq.write_table(rows(), path)
+        else:
+            write_records(path, [{"x": i / 2, "y": i % 2} for i in range(ROWS)])
+    missing = f"not converted, since they are missing: all-00001-of-00003{ending}"
+    for location in (tmp_path, tmp_path / "all-*"):
+        assert missing in scanned(location)[1].warnings
+    assert missing not in scanned(path)[1].warnings
+
+
 @pytest.mark.parametrize(
     "name", ["train-00000-of-00001", "d.record", "d.tfrec", "records", "d.bin", "d.gz", "d.txt"]
 )

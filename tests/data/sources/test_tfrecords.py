@@ -74,6 +74,11 @@ def test_a_folder_of_tensorflow_datasets(make_images: MakeImages, tmp_path: Path
     assert [entry.label for entry in entries[:2]] == ["cat", "dog"]
     assert source.read(entries[2]).features == {"image": found[0]["image"]}
     assert {column.name: column.role for column in scan.columns}["source"] == "drop"
+    assert not scan.warnings
+    write_records(folder / "pets-test.tfrecord-00001-of-00009", found[6:])
+    names = ", ".join(f"pets-test.tfrecord-{n:05}-of-00009" for n in (0, 2, 3, 4, 5))
+    missing = f"not converted, since they are missing: {names}, ..."
+    assert missing in open_source(folder).scan().warnings
 
 
 def test_compressed_records_are_read_at_any_position(

@@ -10,7 +10,9 @@ import shutil
 import tempfile
 import weakref
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,6 +28,8 @@ from timonel.storage.location import Location
 
 _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
+_NUMBERED = re.compile(r"(.*)-(\d+)-of-(\d+)(.*)")
+_SHOWN = 5
 
 
 def record_files(location: Location) -> list[Location]:
@@ -131,6 +135,23 @@ class RecordFile:
             return content.read(_BLOCK_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"cannot decompress {self.location}: {error}") from error
+
+
+def missing_files(files: Sequence[Location]) -> list[str]:
+    """Return a warning per set of files such as ``train-00000-of-00003`` that is incomplete."""
+    sets: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for file in files:
+        if found := _NUMBERED.fullmatch(file.name):
+            head, number, total, tail = found.groups()
+            sets[file.parent.uri, head, total, tail].add(int(number))
+    warnings = []
+    for (_, head, total, tail), numbers in sets.items():
+        missing = (number for number in range(int(total)) if number not in numbers)
+        names = [f"{head}-{n:0{len(total)}}-of-{total}{tail}" for n in islice(missing, _SHOWN)]
+        if names:
+            more = ", ..." if int(total) - len(numbers) > len(names) else ""
+            warnings.append(f"not converted, since they are missing: {', '.join(names)}{more}")
+    return warnings
 
 
 def splits_of(files: Sequence[Location]) -> list[Split | None]:

@@ -20,6 +20,7 @@ from timonel.data.sources.jsonlines import first_texts, read_json_lines
 from timonel.data.sources.recordfiles import (
     dataset_manifest,
     label_names,
+    missing_files,
     record_files,
     splits_of,
 )
@@ -84,7 +85,8 @@ def _joined(location: Location, files: Sequence[Location], options: SourceOption
             constants["split"] = split
         tables.append((name, _with_constants(_read(file, options), constants)))
     is_dataset = location.is_dir() and dataset_manifest(location) is not None
-    return joined(location.name, tables, optional=None if is_dataset else options.columns)
+    found = joined(location.name, tables, optional=None if is_dataset else options.columns)
+    return replace(found, warnings=[*found.warnings, *missing_files(files)])
 
 
 def peek(location: Location, options: SourceOptions) -> dict[str, list[str]]:

@@ -41,6 +41,7 @@ from timonel.data.sources.recordfiles import (
     RecordFile,
     dataset_manifest,
     label_names,
+    missing_files,
     record_files,
     splits_of,
 )
@@ -99,6 +100,7 @@ class RecordImageSource(ImageFolderSource):
             ignored=ignored,
             rejected=rejected,
             columns=self._columns(sample, label),
+            warnings=[] if self.location.is_file() else missing_files(files),
         )
 
     def reopen(self) -> None:
