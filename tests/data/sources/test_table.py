@@ -346,6 +346,14 @@ def test_the_task_may_be_given(make_csv: MakeCsv) -> None:
         scanned(make_csv("a,y", "1,yes", "2,no"), task="regression")
 
 
+def test_integers_that_a_label_rounds_are_a_warning(make_csv: MakeCsv) -> None:
+    path = make_csv("a,y", "1,16777216", "2,16777217", "3,5")
+    rounded = "label y: integers are rounded to 32-bit floats, such as 16777217 to 16777216"
+    assert rounded in scanned(path, task="regression")[1].warnings[0]
+    assert not scanned(path, task="classification")[1].warnings
+    assert not scanned(make_csv("a,y", "1,0.1", "2,16777217"), task="regression")[1].warnings
+
+
 def test_the_type_of_the_label_column_is_the_task(make_csv: MakeCsv) -> None:
     path = make_csv("a,y", "1,0", "2,1", "3,0")
     assert scanned(path, columns={"y": "numeric"})[1].task == "regression"

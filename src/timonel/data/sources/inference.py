@@ -149,6 +149,12 @@ def first_rounded(kinds: Kinds) -> int | None:
     return next((row for row, value in exact if value != int(np.float32(values[row]))), None)
 
 
+def rounding(kinds: Kinds, row: int) -> str:
+    """Describe how a 32-bit float rounds the integer of a row."""
+    value = kinds.values[row].as_py()
+    return f"integers are rounded to 32-bit floats, such as {value} to {int(np.float32(value))}"
+
+
 def is_row_id(kinds: Kinds, name: str) -> bool:
     """Tell whether a column numbers its rows with distinct whole numbers.
 

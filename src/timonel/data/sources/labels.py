@@ -19,7 +19,7 @@ from timonel.data.sources.arrow import (
     value_type,
 )
 from timonel.data.sources.columns import Kinds, NumberColumn, WordArray, count
-from timonel.data.sources.inference import has_codes, infer
+from timonel.data.sources.inference import first_rounded, has_codes, infer, rounding
 from timonel.data.sources.markers import usable_words
 from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError
@@ -78,7 +78,7 @@ class LabelColumn:
         if not numeric and asked != "regression":
             self._check_words(kinds)
             return "classification", self._classes(values)
-        return self._numeric_labels(NumberColumn.of(kinds), column)
+        return self._numeric_labels(kinds, column)
 
     def check(self, found: set[str | float], rejected: Sequence[Rejected]) -> None:
         """Check that there are at least two labels."""
@@ -102,13 +102,17 @@ class LabelColumn:
         self.warnings += warnings
         return texts
 
-    def _numeric_labels(self, numbers: NumberColumn, column: Any) -> tuple[Task, list[str | float]]:
+    def _numeric_labels(self, kinds: Kinds, column: Any) -> tuple[Task, list[str | float]]:
+        numbers = NumberColumn.of(kinds)
         values = numbers.values
         known = values[~np.isnan(values)]
         whole = bool(np.all(known == np.floor(known)))
         few = len(np.unique(known)) <= min(_FEW, max(2, len(known) // 2))
         task = self._task or ("classification" if whole and few else "regression")
         if task == "regression":
+            if (row := first_rounded(kinds)) is not None:
+                cure = "subtract an offset from them"
+                self.warnings.append(f"label {self._name}: {rounding(kinds, row)}: {cure}")
             return task, ["" if np.isnan(number) else float(number) for number in values]
         if whole and not numbers.is_rounded:
             return task, ["" if np.isnan(number) else str(int(number)) for number in values]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from timonel.data.schema import ColumnRole, columns_option, type_word
 from timonel.data.sources.arrow import as_texts, kind_of, usable
 from timonel.data.sources.base import SourceOptions
 from timonel.data.sources.columns import Kinds, count, shorten
-from timonel.data.sources.inference import Inference, first_rounded, infer, unassigned
+from timonel.data.sources.inference import Inference, first_rounded, infer, rounding, unassigned
 from timonel.data.sources.kinds import KINDS
 from timonel.data.sources.tablefile import TableFile
 from timonel.errors import DataError
@@ -41,7 +39,9 @@ def column_role(
         notes += _numeric_notes(table, name, kinds)
         rounded = first_rounded(kinds)
     if rounded is not None:
-        notes.append(_rounding(name, kinds.values[rounded].as_py()))
+        kept = columns_option(name, "category")
+        cure = f"harmless unless they are identifiers; keep those with {kept}, or =text"
+        notes.append(f"{rounding(kinds, rounded)}: {cure}")
     if found.role == "split":
         check_splits(table, name, values)
     is_doubtful = found.is_doubtful or rounded is not None
@@ -74,14 +74,6 @@ def _numeric_notes(table: Location, name: str, kinds: Kinds) -> list[str]:
         what = one if bad == 1 else "values are no finite 32-bit numbers: rows"
         notes.append(f"{bad:,} {what} rejected")
     return notes
-
-
-def _rounding(name: str, value: Any) -> str:
-    stored = int(np.float32(value))
-    return (
-        f"integers are rounded to 32-bit floats, such as {value} to {stored}: harmless unless they "
-        f"are identifiers; keep those with {columns_option(name, 'category')}, or =text"
-    )
 
 
 def _role_by_type(
