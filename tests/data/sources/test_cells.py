@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.contracts.sources import SourceContract
-from timonel.data.sources import Source, SourceOptions
-from timonel.data.sources.cells import Cells, group_rows, hashes_of
+from timonel.data.sources import Source, SourceOptions, UnusableError
+from timonel.data.sources.cells import Cells, group_rows, hashes_of, value_hashes
 from timonel.data.sources.columns import Kinds, NumberColumn, WordArray
 from timonel.data.sources.kinds import KINDS
+from timonel.data.sources.kinds.dates import MISSING_DATE
 from timonel.data.sources.listed import ListedFiles
 from timonel.data.sources.table import TableSource
 from timonel.storage.location import Location
@@ -136,3 +137,22 @@ def test_rows_that_often_repeat_without_a_dropped_column_are_divided_by_it() -> 
     found = group_rows({"few": few}, cells, {"many": hashes_of(many)})
     assert found.names == group_rows({"few": few, "many": many}, cells, {}).names
     assert found.divided == 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.timestamp("s"), 86400, -(10**11)),
+        (pa.timestamp("s", "Europe/Berlin"), 86400, 2**62),
+        (pa.date32(), 1, 10**7),
+    ],
+)
+def test_dates_that_python_lacks_are_rejected(kind: pa.DataType, good: int, bad: int) -> None:
+    cells = Cells(ListedFiles(None))
+    width = pa.int32() if kind == pa.date32() else pa.int64()
+    cells.add("day", KINDS["date"], pa.array([good, bad, None], width).cast(kind))
+    assert cells.read("a", 0).features == {"column/day": 86400}
+    with pytest.raises(UnusableError, match="expected a date such as"):
+        cells.read("b", 1)
+    assert cells.read("c", 2).features == {"column/day": MISSING_DATE}
+    assert len(set(value_hashes(cells.columns["day"]))) == 3

@@ -226,10 +226,18 @@ def hashes_of(column: Values) -> Hashes:
 
 
 def _as_python_has(column: Any) -> Any:
-    """Return a column without nanoseconds."""
-    if not pa.types.is_timestamp(column.type):
-        return column
-    return pc.cast(column, pa.timestamp("us", column.type.tz), safe=False)
+    """Return a column without nanoseconds; as texts if it has dates that Python has not."""
+    kind = column.type
+    is_time = pa.types.is_timestamp(kind)
+    if is_time and kind.unit == "ns":
+        return pc.cast(column, pa.timestamp("us", kind.tz), safe=False)
+    if is_time or pa.types.is_date(kind):
+        try:
+            pc.min_max(column).as_py()
+        except (OverflowError, ValueError):
+            utc = pc.cast(column, pa.timestamp(kind.unit)) if is_time else column
+            return pc.cast(utc, pa.string())
+    return column
 
 
 def _hash(value: Any) -> int:
