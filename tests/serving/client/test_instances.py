@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -63,6 +65,12 @@ def test_rows_come_from_a_data_frame():
 def test_a_missing_number_is_sent_as_null():
     assert values({**ROW, "age": None}, TABLE) == [{**SENT, "age": None}]
     assert values(json.dumps({**ROW, "age": None}), TABLE) == [{**SENT, "age": None}]
+
+
+def test_decimals_are_numbers_and_dates_are_not():
+    assert values({**ROW, "age": Decimal("1.50")}, TABLE) == [{**SENT, "age": 1.5}]
+    with pytest.raises(InputError, match=r"expected a number in column age, got datetime\.date"):
+        values({**ROW, "age": dt.date(2024, 1, 31)}, TABLE)
 
 
 def test_rows_come_from_dicts_json_and_csv(tmp_path):

@@ -266,10 +266,11 @@ def _convert(value: Any, dtype: str) -> Any:
         return value if isinstance(value, str | list | dict) else _word(value)
     if value is None and dtype in _FLOATS:
         return None  # the server knows whether the model takes missing numbers
-    if not isinstance(value, str):
-        if value is None:
-            raise ValueError("expected a value")
+    if value is None:
+        raise ValueError("expected a value")
+    if isinstance(value, int | float | list | tuple | dict):
         return value
+    value = str(value)  # such as a Decimal
     if dtype in _FLOATS:
         return float(value)
     return _BOOLEANS[value.strip().lower()] if dtype == "DT_BOOL" else int(value)
