@@ -38,3 +38,10 @@ def test_a_bound_that_cannot_be_kept_is_an_error() -> None:
         keep_accuracy(
             b"", layers, lambda names: b"x" * len(names), lambda model: losses[len(model)], 0.005
         )
+
+
+def test_the_advised_bound_can_be_kept() -> None:
+    layers = [LayerError(layer="a", op="CONV_2D", error=1.0)]
+    bound = r"falls by at least 30\.0%, .*: allow it with --max-accuracy-drop 30\.1%, or"
+    with pytest.raises(ModelError, match=bound):
+        keep_accuracy(b"", layers, lambda _: b"x", lambda _: 0.3004, 0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from timonel.edge.report import LayerError
@@ -46,7 +47,8 @@ def keep_accuracy(
         least = min(loss for _, loss in tried.values())
         raise ModelError(
             f"the accuracy falls by at least {least:.1%}, also with layers in float",
-            hint=f"allow it with --max-accuracy-drop {least:.1%}, or use --quantize float16",
+            hint=f"allow it with --max-accuracy-drop {math.ceil(least * 1000) / 1000:.1%}, "
+            "or use --quantize float16",
         )
     marked = tuple(
         layer.model_copy(update={"in_float": index < high}) for index, layer in enumerate(layers)
