@@ -416,6 +416,17 @@ def test_missing_operations_are_named_with_their_places(tmp_path: Path, target: 
     assert "Flex" not in str(raised.value.hint), "it has no such operation either"
 
 
+def test_random_operations_are_named_for_the_browser(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def serve(x: Any) -> dict[str, Any]:
+        return {"y": x + tf.random.normal((4,), seed=1, name="noise")}
+
+    with pytest.raises(ModelError) as raised:
+        run(save(serve, tmp_path, floats(4)), "tfjs")
+    assert "RandomStandardNormal (at noise/RandomStandardNormal)" in raised.value.message
+
+
 def test_bands_of_matrices_that_are_no_constants_are_refused(tmp_path: Path) -> None:
     import tensorflow as tf
 

@@ -35,6 +35,11 @@ _INT32, _INT64 = types_pb2.DT_INT32, types_pb2.DT_INT64
 _TYPES = (types_pb2.DT_FLOAT, _INT32, types_pb2.DT_BOOL, types_pb2.DT_VARIANT)
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp"}
 _NO_ARITHMETIC = {"Placeholder", "Identity"}
+_RANDOM = {
+    *("Multinomial", "RandomStandardNormal", "RandomUniform", "RandomUniformInt"),
+    "TruncatedNormal",
+}
+"""Operations that TensorFlow.js has, but with other numbers for the same seed."""
 _SMALLEST_QUANTIZED = 16
 """Constants with fewer values, such as shapes and scales, keep all their digits."""
 
@@ -178,6 +183,12 @@ def _replace_erfc(graph: Any) -> None:
 def _check_operations(graph: Any) -> None:
     listed = resources.files(__package__).joinpath("tfjs_operations.txt").read_text()
     known = {line for line in listed.splitlines() if not line.startswith("#")}
+    drawn = {node.op: node.name for node in graph.node if node.op in _RANDOM}
+    if drawn:
+        raise ModelError(
+            f"TensorFlow.js draws other random numbers than TensorFlow: {_places(drawn)}",
+            hint="remove the layer that uses it, or draw the numbers in the page",
+        )
     missing = {node.op: node.name for node in graph.node if node.op not in known}
     if missing:
         raise ModelError(
