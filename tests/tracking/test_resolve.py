@@ -298,3 +298,24 @@ def test_an_alias_names_the_version_that_has_it(walked: Walked) -> None:
         assert focus.artifact.uri == str(expected)
     with pytest.raises(NotFoundError, match="digits has no alias best"):
         lineage(walked.workspace, "digits@best")
+
+
+def test_a_pattern_is_that_of_its_files(workspace: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    for name in ("a.csv", "deep/b.csv", "c.txt"):
+        (tmp_path / "in" / name).touch()
+    for run_id, pattern in (("flat", "in/*.csv"), ("deep", "in/**/b.*"), ("gone", "in/*.gone")):
+        with start_run(workspace, "predict", run_id=run_id) as run:
+            run.input(Artifact("files", tmp_path / pattern))
+    for name, pattern in (
+        ("a.csv", "in/*.csv"),
+        ("deep/b.csv", "in/**/b.*"),
+        ("x.csv", "in/*.csv"),
+    ):
+        graph = lineage(workspace, tmp_path / "in" / name)
+        assert graph.nodes[graph.focus].artifact.uri == str(tmp_path / pattern)
+        assert observe(graph.nodes[graph.focus]) == "present"
+    graph = lineage(workspace, tmp_path / "in" / "*.gone")
+    assert observe(graph.nodes[graph.focus]) == "missing"
+    with pytest.raises(NotFoundError):
+        lineage(workspace, tmp_path / "in" / "c.txt")

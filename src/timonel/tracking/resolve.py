@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
+import glob
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from timonel.errors import NotFoundError, SpecError, TimonelError
@@ -95,7 +97,7 @@ def observe(node: ArtifactNode) -> ArtifactState | None:
 def _state_at(uri: str, artifact: Artifact) -> ArtifactState:
     path = Path(uri)
     if not path.exists():
-        return "missing"
+        return "present" if any(glob.iglob(uri, recursive=True)) else "missing"  # noqa: PTH207
     if artifact.digest is None:
         return "present"
     now = _digest_now(path)
@@ -184,7 +186,7 @@ def _model(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
 def _place(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph | None:
     """Return the graph focused on the artifact at a path or URI.
 
-    Falls back to the artifact of a folder above it.
+    Falls back to the artifact of a pattern of it, or of a folder above it.
     """
     uri = normalise(ref)
     there = [node for node in graph.artifacts if uri in node.uris]
@@ -200,13 +202,23 @@ def _place(graph: LineageGraph, workspace: Workspace, ref: str) -> LineageGraph 
         for number, node in enumerate(graph.artifacts)
         for place in node.uris
         # The folder of files all over the machine says nothing about another one.
-        if uri.startswith(f"{place.rstrip('/')}/") and not workspace.root.is_relative_to(place)
+        if (uri.startswith(f"{place.rstrip('/')}/") and not workspace.root.is_relative_to(place))
+        or _matches(uri.split("/"), place.split("/"))
     ]
     # Only existing files, or references with a slash, may match a folder above: a plain word must
     # not.
     if above and ("/" in ref or os.path.lexists(uri)):
         return _focused(graph, max(above)[2])
     return None
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Tell whether a path matches a pattern; ``**`` is any number of folders."""
+    if not parts or not pattern:
+        return not parts and not pattern
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
+    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
 def _digest(graph: LineageGraph, ref: str) -> LineageGraph | None:
