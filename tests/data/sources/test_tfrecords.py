@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import base64
+import gc
 import gzip
 import io
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,10 @@ from tests.contracts.sources import SourceContract
 from tests.data.conftest import MakeCsv, MakeImages, few_files_left
 from tests.data.sources.test_tables import write_records
 from timonel.data import convert
-from timonel.data.sources import Entry, Source, SourceOptions, choose_source
+from timonel.data.records import frame
+from timonel.data.sources import Entry, Source, SourceOptions, choose_source, recordfiles
 from timonel.data.sources.formats import table_format
+from timonel.data.sources.recordfiles import RecordFile
 from timonel.data.sources.tfrecords import RecordImageSource
 from timonel.errors import DataError, SpecError
 from timonel.storage import Workspace
@@ -95,6 +99,22 @@ def test_compressed_records_are_read_at_any_position(
     packed.write_bytes(packed.read_bytes()[:-20])
     with pytest.raises(DataError, match=r"cannot decompress .*packed\.tfrecord\.gz: Compressed fi"):
         open_source(packed)
+
+
+def test_compressed_records_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordfiles, "MAX_BYTES", 1 << 22)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    empty = b"".join(frame(b""))
+    path = tmp_path / "bomb.tfrecord.gz"
+    path.write_bytes(gzip.compress(empty * (1 << 17)))
+    assert len(list(RecordFile(Location(path)).spans())) == 1 << 17
+    path.write_bytes(gzip.compress(empty * (1 << 20)))
+    with pytest.raises(DataError, match=r"more than 4,194,304 bytes when decompressed, over 100"):
+        RecordFile(Location(path))
+    gc.collect()
+    assert not list(temporary.iterdir())
 
 
 def test_datasets_keep_the_names_of_their_classes(

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from timonel.data.examples import decode_example
 from timonel.data.manifest import MANIFEST_NAME, Manifest, parse_manifest
-from timonel.data.records import CRC_BYTES, Span, check_payload, spans
+from timonel.data.records import CRC_BYTES, MAX_BYTES, Span, check_payload, spans
 from timonel.data.schema import LABEL_FEATURE, Split, split_named
 from timonel.data.sources.formats import file_format, table_format
 from timonel.data.sources.tablefile import MemoryTable
@@ -28,6 +28,8 @@ from timonel.storage.location import Location
 
 _GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 20
+_MOST_TIMES = 100
+"""Larger files than `MAX_BYTES` may not grow more than this when decompressed."""
 _NUMBERED = re.compile(r"(.*)-(\d+)-of-(\d+)(.*)")
 _SHOWN = 5
 
@@ -121,11 +123,18 @@ class RecordFile:
         folder = tempfile.mkdtemp(prefix=temporary_prefix())
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         path = Path(folder, "records")
+        most = max(MAX_BYTES, _MOST_TIMES * os.fstat(file.fileno()).st_size)
         file.seek(0)
         try:
             with gzip.open(file) as content, path.open("wb") as target:
                 while block := self._block(content):
                     target.write(block)
+                    if target.tell() > most:
+                        raise DataError(
+                            f"{self.location} has more than {most:,} bytes when decompressed, "
+                            f"over {_MOST_TIMES} times as many",
+                            hint="decompress it with gunzip if you trust it",
+                        )
         except OSError as error:
             raise unwritable(path.parent, error) from error
         return path
