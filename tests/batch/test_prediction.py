@@ -357,6 +357,17 @@ def test_rows_without_a_key_fail_alone(models: Workspace, tmp_path: Path) -> Non
     assert lines(done.errors) == [{"key": "d.csv#2", "error": "no value for id"}]
 
 
+def test_names_that_a_row_lacks_are_missing_values(models: Workspace, tmp_path: Path) -> None:
+    rows = [{"age": 1, "seats": 2, "name": "n"}, {"age": 1, "seats": 2}, {"seats": 2}, {"x": 1}]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "o.jsonl"
+    done = predict_batch("table", path, out, keep=["name"], max_errors=0.5, workspace=models)
+    assert [row["name"] for row in lines(out)] == ["n", "", ""]
+    assert [row["key"] for row in lines(done.errors)] == ["a.jsonl#4"]
+    assert lines(done.errors)[0]["error"].startswith("no value for ")
+
+
 def test_every_file_must_have_the_columns(models: Workspace, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

@@ -272,15 +272,19 @@ def _parse_all(
     truth = (
         {} if job.labels is None else {(TRUE_LABEL if job.labels else TRUE_VALUE): LABEL_FEATURE}
     )
-    wanted = {**job.columns, **{f"keep {name}": name for name in job.keep}, **truth}
-    columns: dict[str, list[Any]] = {name: [] for name in wanted}
+    inputs = [*job.columns.values(), *job.keep]
+    names = [*job.columns, *(f"keep {name}" for name in job.keep), *truth]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     found: list[str] = []
     failures: list[Failure] = []
     for key, line in zip(keys, lines, strict=True):
         try:
             row = parse(line, job)
             name = _key(row, key, job)
-            values = [row[each] for each in wanted.values()]
+            # As in conversions, a name that a row lacks is a missing value; not all of them.
+            lacks_all = row.keys().isdisjoint(job.columns.values())
+            values = [row[each] if lacks_all else row.get(each) for each in inputs]
+            values += [row[each] for each in truth.values()]
         except KeyError as error:
             failures.append((key, _no_value(error.args[0])))
         except ValueError as error:
