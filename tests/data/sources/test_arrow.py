@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from timonel.batch.plan import PredictionSpec
 from timonel.batch.readers import of_table
@@ -70,6 +72,14 @@ def test_a_value_has_one_word_in_conversion_batch_and_request(
             assert text_of(value) == word
             if value is None or isinstance(value, bool | int | float):
                 assert to_input([value], spec, "x").tolist() == [word.encode()]
+
+
+@given(st.one_of(st.floats(), st.floats(-2e10, 2e10), st.floats(9e-5, 2e-4)))
+@example(1e10 - 0.5)
+@example(1e10 + 0.5)
+@example(1e-4)
+def test_a_float_alone_has_the_word_of_its_column(value: float) -> None:
+    assert text_of(value) == as_texts(pa.array([value]))[0].as_py()
 
 
 def test_values_without_a_type_of_arrow() -> None:

@@ -13,6 +13,9 @@ from timonel.data.schema import ColumnType
 from timonel.data.sources.columns import EXACT_INTEGERS, count, trim
 from timonel.data.sources.imagefile import image_format
 
+_PLAIN = 1e-4, 1e10
+"""Python and Arrow write floats from the first to below the second without an exponent."""
+
 
 def usable(column: Any, *, is_category: bool = False) -> tuple[Any | None, str]:
     """Return a column as an array of texts or numbers, or else why it is not usable.
@@ -139,6 +142,8 @@ def text_of(value: Any) -> str:
     """Return the text of one value of Python, as `as_texts`; texts as they are."""
     if isinstance(value, int | str) and not isinstance(value, bool):
         return str(value)
+    if isinstance(value, float) and _PLAIN[0] <= abs(value) < _PLAIN[1]:
+        return str(int(value)) if value.is_integer() else float.__repr__(value)  # 100 times faster
     try:
         found: str = as_texts(pa.array([value], from_pandas=True))[0].as_py()
     except pa.ArrowException:  # no type of Arrow
