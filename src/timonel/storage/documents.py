@@ -32,7 +32,7 @@ FORMATS: Mapping[str, int] = {
     "runtime-choice": 1,
     "conversion-report": 1,
     "evaluations": 1,
-    "checkpoint": 4,
+    "checkpoint": 5,
     "server": 1,
     "service": 1,
     "service-status": 1,

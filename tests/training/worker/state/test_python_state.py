@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import collections
 import datetime as dt
+import functools
 import pickle
 import random
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+import keras
 import numpy as np
 import pytest
+import tf_keras
 
 from timonel.training.worker.state import checkpoint_format, python_state
 
@@ -162,7 +165,159 @@ def test_a_pickle_calls_no_function_of_its_choice(made: Any) -> None:
         def __reduce__(self) -> Any:
             return made
 
-    state = {"plain": {}, "pickled": {"seen": np.frombuffer(pickle.dumps(Hostile()), np.uint8)}}
+    pickled = np.frombuffer(pickle.dumps({"seen": Hostile()}) + pickle.dumps([]), np.uint8)
+    state = {"names": ["seen"], "pickled": pickled, "arrays": []}
     holder = Holder()
     assert python_state.restore(holder, state, lambda _: False) == ["seen"]
     assert holder.seen == set()
+
+
+class Aliases:
+    """Arrays of the script that several attributes, or views, refer to."""
+
+    def __init__(self) -> None:
+        self.data = np.arange(6.0)
+        self.now: Any = self.data
+        self.shown: Any = self.data[:2]
+        self.counts = self.same_counts = np.zeros(2)
+        self.each: Any = dict.fromkeys("ab", self.counts)
+        self.list: list[Any] = []
+        self.last = self.list
+        self.pair: Any = (Box(), frozenset({Pair(1, "a")}))
+
+
+def resumed(before: Any, after: Any, change: Any) -> list[str]:
+    """Restore what was changed in an object into another; return what was not saved."""
+    origins = python_state.Origins(before)
+    change(before)
+    state, lost = python_state.capture(before, origins=origins)
+    assert python_state.restore(after, stored(state), lambda _: False) == []
+    return lost
+
+
+def test_what_was_assigned_overwrites_nothing_that_the_script_holds_elsewhere() -> None:
+    def change(thing: Aliases) -> None:
+        thing.now = thing.now + 1
+        thing.shown = thing.shown + 100
+        thing.counts += 1
+        thing.each["a"] = thing.each["new"] = np.full(2, 5.0)
+        thing.last = [1]
+        thing.pair[0].count = 3
+
+    after = Aliases()
+    data, counts, box = after.data, after.counts, after.pair[0]
+    assert resumed(Aliases(), after, change) == []
+    assert data is after.data
+    assert data.tolist() == list(range(6))
+    assert after.now.tolist() == list(range(1, 7))
+    assert after.shown.tolist() == [100, 101]
+    assert after.counts is after.same_counts is after.each["b"] is counts
+    assert counts.tolist() == [1, 1]
+    assert after.each["a"] is after.each["new"]
+    assert after.each["a"].tolist() == [5, 5]
+    assert (after.list, after.last) == ([], [1])
+    assert after.pair[0] is box
+    assert (box.count, after.pair[1]) == (3, {Pair(1, "a")})
+
+
+def test_arrays_of_all_types() -> None:
+    values: list[Any] = [
+        np.array(["a", "bcd"]),
+        np.array([b"a"]),
+        np.array(["2020-01-01"], "datetime64[s]"),
+        np.array([(1, "a")], [("n", np.int64), ("text", "U3")]),
+        np.array([None, {"a": 1}], object),
+        np.zeros((0, 2)),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.arange(6)[::2],
+    ]
+    after = Holder()
+    assert resumed(Holder(), after, lambda thing: setattr(thing, "array", values)) == []
+    found: Any = after.array
+    assert [each.dtype for each in found] == [each.dtype for each in values]
+    assert [each.tolist() for each in found] == [each.tolist() for each in values]
+    found[0][0] = "b"  # may be changed
+
+
+class Count:
+    n = 0
+
+    def __call__(self) -> None:
+        self.n += 1
+
+    up = __call__
+
+
+def scripts_callback(flavour: Any) -> Any:
+    class Rate(flavour.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+        n = 0
+
+        def __call__(self, step: Any) -> float:
+            return 0.1
+
+    class Data(flavour.utils.Sequence):  # type: ignore[misc]
+        n = 0
+
+    class Own(flavour.callbacks.Callback):  # type: ignore[misc]
+        log: ClassVar[list[int]] = []
+        total = 0
+        __slots__ = ("slot",)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.slot = 0
+            self.plateau = flavour.callbacks.ReduceLROnPlateau("loss")
+            self.held = [Rate(), Data(), flavour.losses.MeanSquaredError(), Count()]
+            self.method = Count().up
+            self.partial = functools.partial(Count(), 1)
+
+    return Own()
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_objects_of_keras_functions_and_classes_keep_their_place(flavour: Any) -> None:
+    def change(thing: Any) -> None:
+        thing.slot = 4
+        thing.log.append(1)
+        type(thing).total = 2
+        thing.plateau.wait = 5
+        for each in (*thing.held, thing.method.__self__, thing.partial.func):
+            each.n = 3
+        thing.held[1].lock = threading.Lock()
+        thing.nets = [flavour.Sequential([])]
+        thing.function = lambda: 1
+
+    before, after = scripts_callback(flavour), scripts_callback(flavour)
+    held = [after.plateau, *after.held]
+    assert resumed(before, after, change) == ["held.lock", "nets", "function"]
+    assert (after.slot, after.log, type(after).total) == (4, [1], 2)
+    assert [after.plateau, *after.held] == held
+    assert after.plateau.wait == 5
+    assert [each.n for each in after.held] == [3] * 4
+    assert after.method.__self__.n == after.partial.func.n == 3
+
+
+@pytest.mark.parametrize("flavour", [keras, tf_keras])
+def test_of_a_model_what_the_script_sets(flavour: Any) -> None:
+    def made() -> Any:
+        model = flavour.Sequential([flavour.Input((1,)), flavour.layers.Dense(1)])
+        model.compile(flavour.optimizers.Adam(), "mse")
+        model.level, model.losses_seen, model.parts = 1, [], {"a": model.layers[0], "n": 1}
+        model.layers[0].calls = 0
+        return model
+
+    def change(model: Any) -> None:
+        model.fit(np.zeros((2, 1)), np.zeros((2, 1)), verbose=0)
+        model.level = 3
+        model.losses_seen.append(0.5)
+        model.parts["n"] = 2
+        model.layers[0].calls = 7
+        model.iterator = (n for n in [1])
+
+    before, after = made(), made()
+    kernel = np.array(after.get_weights()[0])
+    assert resumed(before, after, change) == ["iterator"]
+    assert (after.level, list(after.losses_seen), after.parts["n"]) == (3, [0.5], 2)
+    assert after.layers[0].calls == 7
+    assert np.array_equal(after.get_weights()[0], kernel)
+    assert python_state.capture(made())[1] == []

@@ -109,6 +109,7 @@ class FitWatch:
         if self.reporter is not None:
             self.reporter.expect_steps(self._size)
         self._agreement.begin(self.number)
+        self.snapshots.begin()
         if self._saved is not None:
             self.snapshots.restore(self._saved.state)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from timonel.training.worker import redirected_saves
 from timonel.training.worker.state import python_state
-
-_NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_header"})
-"""Attributes that are no state; the last one: whether CSVLogger's file needs a header."""
+from timonel.training.worker.state.python_state import Origins
 
 
 def listed(given: Any) -> list[Any]:
@@ -53,46 +52,37 @@ def go_on(keras: Any, given: Any) -> None:
             callback.append = True
 
 
-def capture(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], list[str]]:
+def capture(
+    callbacks: Sequence[Any], origins: Sequence[Origins | None] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the state of each callback, in order, and what cannot be saved, as text."""
     states, others = [], []
-    for callback in callbacks:
-        # Keras turns the sign of this option at the end of a process' first epoch.
-        options = {"min_delta"} if hasattr(callback, "monitor_op") else set()
-        state, missing = python_state.capture(callback, _NOT_STATE | options)
+    for callback, origin in zip_longest(callbacks, origins):
+        state, missing = python_state.capture(callback, origins=origin)
         states.append({"class": _class_of(callback), "state": state})
-        if missing:
-            ours = _names_of_keras(type(callback))
-            others += [f"{_class_of(callback)}.{name}" for name in missing if name not in ours]
+        others += [f"{_class_of(callback)}.{name}" for name in missing]
     return states, others
 
 
-def restore(callbacks: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> list[str]:
+def restore(
+    callbacks: Sequence[Any],
+    saved: Sequence[Mapping[str, Any]],
+    origins: Sequence[Origins | None] = (),
+) -> list[str]:
     """Restore the state from `capture`; return what starts fresh, as text."""
     others = []
-    for callback, found in zip(callbacks, saved, strict=False):
+    for callback, found, origin in zip(
+        callbacks, saved, origins or [None] * len(callbacks), strict=False
+    ):
         name = _class_of(callback)
         if found["class"] != name:
             others.append(f"{found['class']} (now {name})")
             continue
         # The chief saved the state: its paths are not those of other tasks.
-        missing = python_state.restore(callback, found["state"], redirected_saves.holds)
+        missing = python_state.restore(callback, found["state"], redirected_saves.holds, origin)
         others += [f"{name}.{each}" for each in missing]
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others
-
-
-def _names_of_keras(kind: type) -> set[str]:
-    """Return the names in methods of Keras' base classes, which make writers and files again."""
-    methods = [
-        method
-        for base in kind.__mro__
-        if base.__module__.partition(".")[0] in {"keras", "tf_keras"}
-        for method in vars(base).values()
-    ]
-    return {
-        name for each in methods if hasattr(each, "__code__") for name in each.__code__.co_names
-    }
 
 
 def _class_of(callback: Any) -> str:

@@ -39,7 +39,7 @@ def encode(value: Any, arrays: list[Array]) -> Any:
     if type(value) in _SCALARS:
         return value
     if isinstance(value, np.ndarray | np.generic):
-        if value.dtype.hasobject:
+        if value.dtype.hasobject or value.dtype.names:
             raise NotPlainError(f"expected an array of numbers, got {value.dtype}")
         arrays.append(np.asarray(value))
         kind = "array" if isinstance(value, np.ndarray) else "number"
@@ -172,7 +172,7 @@ def write(target: Path, state: FitState, metric: tuple[str, float] | None = None
         body = {
             **{each.name: getattr(state.progress, each.name) for each in fields(Progress)},
             "metric": None if metric is None else {"name": metric[0], "value": metric[1]},
-            "arrays": [[array.dtype.name, list(array.shape)] for array in arrays],
+            "arrays": [[_name_of(array.dtype), list(array.shape)] for array in arrays],
             "digest": digest,
             "content": encoded,
         }
@@ -211,6 +211,11 @@ def _read_arrays(
             file.read(-size % _ALIGN)
         file.check()
     return arrays
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    # Names lack sizes of texts, units of dates and byte orders; `str` does not tell ml_dtypes.
+    return dtype.name if dtype.isbuiltin else dtype.str
 
 
 def dtype_named(name: str) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
 from timonel.training.worker.state.data_position import Feed
 from timonel.training.worker.state.process_variables import ProcessVariables
+from timonel.training.worker.state.python_state import Origins
 from timonel.training.worker.state.variables import Array, StrategyReplicas
 
 
@@ -76,6 +77,7 @@ class Snapshot:
     _held: list[Array] | None = None
     _awaited: Slots = _NO_SLOTS
     _trained: int = 0
+    _origins: Sequence[Origins] = ()
 
     def __post_init__(self) -> None:
         self._compiled = hidden_state.compiled_parts(self.model)
@@ -89,6 +91,10 @@ class Snapshot:
             if number == 1 and self._trained and building.differ(*self._trained_variables):
                 # The step, which this process has yet to trace, was traced before the change.
                 raise _cannot_resume(_REFROZEN)
+
+    def begin(self) -> None:
+        """Note what callbacks and the model hold as the call begins."""
+        self._origins = self._origins or [Origins(each) for each in (self.model, *self.callbacks)]
 
     def take(self, progress: Progress, trained: int) -> FitState:
         """Return the state after ``trained`` steps, copied to host memory."""
@@ -105,7 +111,8 @@ class Snapshot:
         metrics = counts if progress.step else []
         values = self.replicas.read([*local, *metrics])
         owned = hidden_state.identities([*own, *slots, *(() if progress.finished else counts)])
-        callbacks, lost = callback_state.capture(self.callbacks)
+        self.begin()
+        callbacks, lost = callback_state.capture([model, *self.callbacks], self._origins)
         validation = self.feed.validation
         extra: dict[str, Any] = {
             "trained": trained,
@@ -143,8 +150,11 @@ class Snapshot:
         restore_random_state(state.extra["random"])
 
     def restore_callbacks(self, state: FitState) -> list[str]:
-        """Restore the callbacks' state; return what starts fresh."""
-        return callback_state.restore(self.callbacks, state.extra["callbacks"])
+        """Restore the Python state of callbacks and model; return what starts fresh."""
+        self.begin()
+        return callback_state.restore(
+            [self.model, *self.callbacks], state.extra["callbacks"], self._origins
+        )
 
     def hold_metrics(self) -> None:
         """Keep the epoch's current metrics: validation uses the same variables."""

@@ -80,14 +80,14 @@ class EpochwiseSequenceFeed(Feed):
     """
 
     def __init__(self, sequence: Any) -> None:
-        self._sequence = sequence
+        self._sequence, self._origins = sequence, python_state.Origins(sequence)
         self._data = {name: checksum(value) for name, value in self._arrays().items()}
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return the position with the sequence's own state."""
         found = self._arrays()
         unchanged = {n for n, crc in self._data.items() if n in found and checksum(found[n]) == crc}
-        own, self.lost = python_state.capture(self._sequence, unchanged)
+        own, self.lost = python_state.capture(self._sequence, unchanged, self._origins)
         return {**super().position(trained), _OWN: own}
 
     def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
@@ -99,7 +99,9 @@ class EpochwiseSequenceFeed(Feed):
     def seek_end(self, position: Mapping[str, Any]) -> None:
         """Restore the sequence's own state."""
         if _OWN in position:
-            self.lost = python_state.restore(self._sequence, position[_OWN], lambda _: False)
+            self.lost = python_state.restore(
+                self._sequence, position[_OWN], lambda _: False, self._origins
+            )
 
     def _arrays(self) -> dict[str, Any]:
         return {
