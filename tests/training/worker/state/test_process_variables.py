@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +40,15 @@ def test_only_what_a_call_changes_is_saved_and_matched_by_order() -> None:
         tf.Variable(3.0)  # dropped at once, but counted
         return [tf.Variable(0.0) for _ in range(3)], tf.Variable([1, 2], name="named")
 
-    saved = changed(script, lambda things: things[0][1].assign(5.0))
+    variables = ProcessVariables()
+    with variables.watched():
+        things = script()
+        variables.begin(_NONE)
+        first = variables.capture(_NONE)  # all: a new process may draw other initial values
+        assert [each["number"] for each in first] == [1, 2, 3, 0]
+        variables.begin(_NONE)
+        things[0][1].assign(5.0)
+        saved = variables.capture(_NONE)
     assert [(each["key"][0], each["number"]) for each in saved] == [("Variable:0", 2)]
     (numbers, named), variables = resumed(script, saved)
     assert [float(each) for each in numbers] == [0.0, 5.0, 0.0]
@@ -145,3 +154,80 @@ def test_garbage_is_not_saved() -> None:
         kept = tf.Variable(2.0)
         found = variables.capture(_NONE)
     assert [each["key"][0] for each in found] == [kept.name]
+
+
+def test_initial_values_that_a_process_draws_are_saved() -> None:
+    def script() -> Any:
+        return tf.Variable(np.random.default_rng().normal(size=4))
+
+    before: list[Any] = []
+    saved = changed(script, before.append)
+    assert np.array_equal(resumed(script, saved)[0], before[0])
+
+
+def test_dense_tables_have_no_unused_keys() -> None:
+    def script() -> Any:
+        kinds: list[tuple[Any, Any, Any]] = [
+            (tf.int64, -1, -2),
+            (tf.string, "", "gone"),
+            (tf.int64, tf.constant([-1, 0], tf.int64), tf.constant([-1, 1], tf.int64)),
+        ]
+        return [
+            tf.lookup.experimental.DenseHashTable(
+                kind, tf.float32, 0.0, empty_key=empty, deleted_key=deleted
+            )
+            for kind, empty, deleted in kinds
+        ]
+
+    def change(tables: Any) -> None:
+        tables[0].insert(tf.constant([5, 6], tf.int64), [1.0, 2.0])
+        tables[0].remove(tf.constant([6], tf.int64))
+        tables[1].insert(tf.constant(["a"]), [3.0])
+        tables[2].insert(tf.constant([[1, 2]], tf.int64), [4.0])
+
+    saved = changed(script, change)
+    tables, _ = resumed(script, saved)
+    assert [int(table.size()) for table in tables] == [1, 1, 1]
+    assert tables[0].lookup(tf.constant([5, 6], tf.int64)).numpy().tolist() == [1, 0]
+    assert tables[1].lookup(tf.constant(["a"])).numpy().tolist() == [3]
+    assert tables[2].lookup(tf.constant([[1, 2]], tf.int64)).numpy().tolist() == [4]
+
+
+def test_variables_of_unknown_shape_and_of_threads() -> None:
+    def script() -> Any:
+        made: list[Any] = [
+            tf.Variable(tf.zeros([0, 2]), shape=[None, 2]),
+            tf.Variable(0.0, shape=tf.TensorShape(None)),
+        ]
+        thread = threading.Thread(target=lambda: made.append(tf.Variable(1.0, name="thread")))
+        thread.start()
+        thread.join()
+        return made
+
+    def change(made: Any) -> None:
+        made[0].assign([[1.0, 2.0]])
+        made[1].assign([3.0])
+        made[2].assign(4.0)
+
+    found, _ = resumed(script, changed(script, change))
+    assert [each.numpy().tolist() for each in found] == [[[1, 2]], [3], 4]
+
+
+def test_variables_that_only_the_step_of_their_creation_tells_apart_are_named() -> None:
+    late: list[Any] = []
+
+    def change(variables: ProcessVariables) -> None:
+        late.append(tf.Variable(1.0))  # in the first step, as in that of a new process
+        for _ in range(2):
+            variables.step_ends()
+            late.append(tf.Variable(2.0))
+            late.append(tf.Variable(3.0, name=f"at_once_{len(late)}"))
+
+    variables = ProcessVariables()
+    with variables.watched():
+        variables.begin(_NONE)
+        change(variables)
+        saved = variables.capture(_NONE)
+    assert sorted(each["key"][0] for each in saved) == ["Variable:0", "at_once_2:0", "at_once_4:0"]
+    assert len(variables.lost) == 2
+    assert all(each.startswith("Variable:0 (test_process") for each in variables.lost)

@@ -213,7 +213,11 @@ class Fits:
     def _run_loop(self, original: Callable[..., Any], call: FitCall, watch: FitWatch) -> Any:
         if self.loop is not None:
             return self.loop.fit(call.model, call.arguments, watch)
-        with mid_epoch.entering(self._keras), mid_epoch.stepping(call.model, watch.step_boundary):
+        ended = self.services.variables.step_ends
+        with (
+            mid_epoch.entering(self._keras),
+            mid_epoch.stepping(call.model, watch.step_boundary, ended),
+        ):
             return original(**call.arguments)
 
     def _resume(self, call: FitCall, saved: Checkpoint) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -121,16 +122,51 @@ def tables_noted(note: Callable[[Any], None]) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def creator_of_threads(creator: Callable[..., Any]) -> Iterator[None]:
+    """Use a creator of variables in threads that are started within the block, too."""
+
+    def start(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def watched() -> None:
+            with tf.variable_creator_scope(creator):
+                run()
+
+        thread.run = watched  # type: ignore[method-assign]
+        original(thread)
+
+    original = threading.Thread.start
+    with replaced(threading.Thread, start=start):
+        yield
+
+
+def _exported(table: Any) -> tuple[Any, Any]:
+    """Return keys and values of a mutable hash table."""
+    keys, values = table.export()
+    if not isinstance(table, tf.lookup.experimental.DenseHashTable):
+        return keys, values
+    # Dense ones export their unused rows, too, and scalars as vectors.
+    unused = [
+        tf.convert_to_tensor(key, table.key_dtype) for key in (table._empty_key, table._deleted_key)
+    ]
+    count = tf.shape(keys)[0]
+    keys = tf.reshape(keys, [count, *unused[0].shape])
+    values = tf.reshape(values, [count, *table._value_shape])
+    differ = [tf.reduce_any(tf.reshape(keys != key, [count, -1]), 1) for key in unused]
+    return keys[differ[0] & differ[1]], values[differ[0] & differ[1]]
+
+
 def table_content(table: Any) -> np.ndarray[Any, Any]:
     """Return keys and values of a mutable hash table as bytes."""
-    parts = tf.stack([tf.io.serialize_tensor(part) for part in table.export()])
+    parts = tf.stack([tf.io.serialize_tensor(part) for part in _exported(table)])
     return np.frombuffer(tf.io.serialize_tensor(parts).numpy(), np.uint8)
 
 
 def set_table_content(table: Any, content: np.ndarray[Any, Any]) -> None:
     """Replace the content of a mutable hash table by that from `table_content`."""
     keys, values = tf.unstack(tf.io.parse_tensor(content.tobytes(), tf.string))
-    table.remove(table.export()[0])
+    table.remove(_exported(table)[0])
     table.insert(
         tf.io.parse_tensor(keys, table.key_dtype), tf.io.parse_tensor(values, table.value_dtype)
     )

@@ -38,8 +38,10 @@ def begin_at(step: int, seen: int, is_done: bool) -> None:
 
 
 @contextlib.contextmanager
-def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
-    """Call ``before``, whose errors end ``fit``, ahead of each training step within the block."""
+def stepping(
+    model: Any, before: Callable[[], None], after: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Call ``before``, whose errors end ``fit``, and ``after`` with each training step."""
     make = model.make_train_function
 
     def hooked_make(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +53,9 @@ def stepping(model: Any, before: Callable[[], None]) -> Iterator[None]:
             if _entrance.stands_in:
                 return model.get_metrics_result()
             before()
-            return step(iterator)
+            found = step(iterator)
+            after()
+            return found
 
         hooked.is_hook_for = step  # type: ignore[attr-defined] # removed by _unhook
         model.train_function = hooked

@@ -36,8 +36,10 @@ class _Created:
     thing: Callable[[], Any]  # returns it; None once nobody holds it
     is_each: bool  # each replica updates its own value
     place: str  # where the script created it, as ``file:line``
-    shape: tuple[int, ...] = ()  # empty for tables
-    before: str | None = None  # checksum of its value when the call of ``fit`` began
+    moment: int  # completed steps of the call during which it was created
+    shape: tuple[int | None, ...] = ()  # empty for tables
+    before: str | None = None
+    """Checksum of its value when the call of ``fit`` began, if an earlier call has saved it."""
 
 
 @dataclass(eq=False)
@@ -70,7 +72,7 @@ class _Waiting:
 
 
 class ProcessVariables:
-    """Watches what a process creates; captures and restores what a call of ``fit`` changes.
+    """Watches what a process creates; captures and restores it.
 
     Arguments ``owned`` are the ``id`` of TensorFlow's variables that are saved with the model.
     """
@@ -79,6 +81,9 @@ class ProcessVariables:
         self._replicas = replicas or StrategyReplicas(None)
         self._created: list[_Created] = []
         self._counts: Counter[_Key] = Counter()
+        self._saved = self._begun = self._moment = 0
+        """Number of those that an earlier call has saved; that existed as this one began; steps."""
+        self.lost: list[str] = []  # at the last capture
         self._pending = _Waiting()
         self._aside: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """What waits until a model is trained again."""
@@ -86,16 +91,27 @@ class ProcessVariables:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the variables and tables that are created within the block."""
-        with tf.variable_creator_scope(self._create), hidden_state.tables_noted(self._note_table):
+        with (
+            tf.variable_creator_scope(self._create),
+            hidden_state.creator_of_threads(self._create),
+            hidden_state.tables_noted(self._note_table),
+        ):
             yield
 
     def begin(self, owned: Collection[int]) -> None:
-        """Note all values at the beginning of a call: only changed ones are saved."""
-        for each in self._alive():
-            if id(each.thing()) in owned:
-                continue
+        """Note the values that earlier calls have saved: unless they change, they are known."""
+        gc.collect()
+        self._begun, self._moment = len(self._created), 0
+        for place, each in enumerate(self._created):
+            each.before = ""
+            if each.thing() is None or id(each.thing()) in owned or place >= self._saved:
+                continue  # a new process may draw another initial value
             with contextlib.suppress(tf.errors.FailedPreconditionError):
                 each.before = checksum(self._first(each))
+
+    def step_ends(self) -> None:
+        """Note the end of a step of the call."""
+        self._moment += 1
 
     def keys_of(self, variables: Iterable[Any]) -> list[tuple[_Key, int]]:
         """Return by what each variable is matched; its name for one that was not watched."""
@@ -108,7 +124,7 @@ class ProcessVariables:
         return found
 
     def capture(self, owned: Collection[int], model: Any = None) -> list[dict[str, Any]]:
-        """Return the values that differ from those at the beginning of the call.
+        """Return the values, except those from before the call that it has not changed.
 
         Restored ones that still wait for their creation are among them. With several workers this
         is collective.
@@ -122,10 +138,14 @@ class ProcessVariables:
         if any(each.before is None and id(each.thing()) not in owned for each in self._alive()):
             gc.collect()
         others = [each for each in self._created if id(each.thing()) not in owned]
+        self._saved, self.lost, unclear = len(self._created), [], self._unclear(owned)
         gathered = [each for each in others if each.is_each]
         kept = [each.thing() for each in gathered]
         # All workers must gather the same shapes, and do not drop variables at the same time.
-        zeros = [np.zeros(each.shape, tf.as_dtype(each.key[2]).as_numpy_dtype) for each in gathered]
+        zeros = [
+            np.zeros([size or 0 for size in each.shape], tf.as_dtype(each.key[2]).as_numpy_dtype)
+            for each in gathered
+        ]
         values = dict(zip(map(id, gathered), self._replicas.read(kept, zeros), strict=True))
         found: list[dict[str, Any]] = [dict(state) for state in self._pending.all()]
         for each in others:
@@ -135,7 +155,10 @@ class ProcessVariables:
                 first = self._first(each)
             except tf.errors.FailedPreconditionError:
                 continue  # created by a trace that has not run yet
-            if checksum(first) == each.before:
+            if each.before and checksum(first) == each.before:
+                continue
+            if each.key in unclear and each.moment:
+                self.lost.append(f"{each.key[0]} ({each.place})")
                 continue
             saved = {"key": each.key, "number": each.number, "place": each.place}
             owner = owners.get(id(each.thing()))
@@ -153,6 +176,7 @@ class ProcessVariables:
         Those of the model's optimizers wait for these alone: a callback may replace them.
         """
         self._pending = _Waiting() if model is None else _Waiting.of_model(model)
+        self._saved = len(self._created)
         alive = {(each.key, each.number): each for each in self._alive()}
         for state in saved:
             key = tuple(state["key"])
@@ -185,8 +209,9 @@ class ProcessVariables:
             if hasattr(model, name) or not is_known:
                 continue
             states.sort(key=lambda state: state["number"] != number)
-            zeros = tf.zeros(ast.literal_eval(key[1]), key[2])
-            variable = tf.Variable(zeros, trainable, name=key[0].rpartition(":")[0])
+            shape = ast.literal_eval(key[1])
+            zeros = tf.zeros([size or 0 for size in shape], key[2])
+            variable = tf.Variable(zeros, trainable, name=key[0].rpartition(":")[0], shape=shape)
             setattr(model, name, variable)
 
     def set_aside(self, model: Any) -> None:
@@ -206,14 +231,15 @@ class ProcessVariables:
 
     def _create(self, next_creator: Callable[..., Any], **options: Any) -> Any:
         variable = next_creator(**options)
-        shape = tuple(variable.shape)
-        has_value = variable.dtype not in {tf.string, tf.variant, tf.resource} and None not in shape
+        shape = () if variable.shape.rank is None else tuple(variable.shape)
+        # Seeds, moving averages and metrics differ between replicas.
+        is_each = isinstance(variable, tf.distribute.DistributedValues) and not variable.trainable
+        is_known = variable.shape.is_fully_defined() or not is_each
+        has_value = variable.dtype not in {tf.string, tf.variant, tf.resource} and is_known
         # Where a backup of tf-keras is, which has a state of its own.
         if not has_value or str(variable.name).startswith(hidden_state.BACKUP):
             return variable
         key = (str(variable.name), str(shape), variable.dtype.name)
-        # Seeds, moving averages and metrics differ between replicas.
-        is_each = isinstance(variable, tf.distribute.DistributedValues) and not variable.trainable
         self._note(key, variable, is_each=is_each, shape=shape)
         return variable
 
@@ -221,10 +247,12 @@ class ProcessVariables:
         key = ("table", table.key_dtype.name, table.value_dtype.name)
         self._note(key, table, is_each=False)
 
-    def _note(self, key: _Key, thing: Any, *, is_each: bool, shape: tuple[int, ...] = ()) -> None:
+    def _note(
+        self, key: _Key, thing: Any, *, is_each: bool, shape: tuple[int | None, ...] = ()
+    ) -> None:
         number = self._counts[key]
         self._counts[key] += 1
-        each = _Created(key, number, weakref.ref(thing), is_each, _place(), shape)
+        each = _Created(key, number, weakref.ref(thing), is_each, _place(), self._moment, shape)
         self._created.append(each)
         if not (waiting := self._pending.of(key)):
             return
@@ -233,6 +261,17 @@ class ProcessVariables:
         if not hidden_state.is_building_metrics():
             with tf.init_scope():
                 self._assign(each, state["values"])
+
+    def _unclear(self, owned: Collection[int]) -> set[_Key]:
+        """Return the keys of variables that callbacks create at several steps of the call.
+
+        A new process creates them from another step on, so that their order does not tell them.
+        """
+        moments: dict[_Key, set[int]] = defaultdict(set)
+        for each in self._created[self._begun :]:
+            if each.moment and id(each.thing()) not in owned:
+                moments[each.key].add(each.moment)
+        return {key for key, found in moments.items() if len(found) > 1}
 
     def _alive(self) -> list[_Created]:
         return [each for each in self._created if each.thing() is not None]

@@ -128,7 +128,7 @@ class Snapshot:
             "data": self.feed.position(trained),
             "validation": None if validation is None else validation.position(trained),
         }
-        self._tell(NOT_SAVED, [*lost, *self.feed.lost])
+        self._tell(NOT_SAVED, [*lost, *self.feed.lost, *self.others.lost])
         if extra["changed"]:
             self._tell(f"a callback has {extra['changed']}", ["an interrupted job cannot resume"])
         if not progress.step and trained > self._trained:
