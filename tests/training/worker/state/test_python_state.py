@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tf_keras
 
 from timonel.training.worker.state import checkpoint_format, python_state
@@ -285,11 +286,14 @@ def test_objects_of_keras_functions_and_classes_keep_their_place(flavour: Any) -
             each.n = 3
         thing.held[1].lock = threading.Lock()
         thing.nets = [flavour.Sequential([])]
-        thing.function = lambda: 1
+        thing.function = lambda: 1  # these four have no state, or in variables
+        thing.variable, thing.mean = tf.Variable(1.0), flavour.metrics.Mean()
+        thing.clone = flavour.Sequential([flavour.layers.Dense(1)])
+        thing.rate = type(thing.held[0])()
 
     before, after = scripts_callback(flavour), scripts_callback(flavour)
     held = [after.plateau, *after.held]
-    assert resumed(before, after, change) == ["held.lock", "nets", "function"]
+    assert resumed(before, after, change) == ["held.lock", "nets", "rate"]
     assert (after.slot, after.log, type(after).total) == (4, [1], 2)
     assert [after.plateau, *after.held] == held
     assert after.plateau.wait == 5

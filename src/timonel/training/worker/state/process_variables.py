@@ -102,12 +102,9 @@ class ProcessVariables:
         """Note the values that earlier calls have saved: unless they change, they are known."""
         gc.collect()
         self._begun, self._moment = len(self._created), 0
-        for place, each in enumerate(self._created):
-            each.before = ""
-            if each.thing() is None or id(each.thing()) in owned or place >= self._saved:
-                continue  # a new process may draw another initial value
-            with contextlib.suppress(tf.errors.FailedPreconditionError):
-                each.before = checksum(self._first(each))
+        for each in self._created:
+            each.before = ""  # a new process may draw another initial value
+        self._note_values(self._created[: self._saved], owned)
 
     def step_ends(self) -> None:
         """Note the end of a step of the call."""
@@ -185,6 +182,9 @@ class ProcessVariables:
                 self._pending.states[key].append(state)
             else:
                 self._assign(found, state["values"])
+        kept = {(tuple(state["key"]), state["number"]) for state in saved}
+        rest = [each for place, each in alive.items() if place not in kept and each.before == ""]
+        self._note_values(rest, owned)  # the checkpoint did not need them
 
     def attributes_of(self, model: Any) -> list[tuple[str, _Key, int, bool]]:
         """Return name, key, number and trainability of the variables set on a model."""
@@ -261,6 +261,12 @@ class ProcessVariables:
         if not hidden_state.is_building_metrics():
             with tf.init_scope():
                 self._assign(each, state["values"])
+
+    def _note_values(self, those: Iterable[_Created], owned: Collection[int]) -> None:
+        for each in those:
+            if each.thing() is not None and id(each.thing()) not in owned:
+                with contextlib.suppress(tf.errors.FailedPreconditionError):
+                    each.before = checksum(self._first(each))
 
     def _unclear(self, owned: Collection[int]) -> set[_Key]:
         """Return the keys of variables that callbacks create at several steps of the call.

@@ -53,7 +53,8 @@ _NOT_STATE = frozenset({"model", "_model", "params", "validation_data", "append_
 """Attributes of callbacks that are no state; the last: whether CSVLogger's file needs a header."""
 _OF_MODELS = frozenset(
     {
-        *("build", "quantize", "history", "_auto_config", "_auto_get_config"),
+        *("build", "quantize", "history", "update_state", "result"),
+        *("_auto_config", "_auto_get_config"),
         *("_obj_reference_counts_dict", "_self_tracked_trackables"),
         *("_trainable_weights", "_non_trainable_weights"),
     }
@@ -61,6 +62,7 @@ _OF_MODELS = frozenset(
 """Attributes of layers and models that Keras sets by other means than assignments."""
 _PARTS = ("layers", "optimizer", "loss")
 """What Keras' models hold under names of Keras."""
+_KERASES = frozenset({"keras", "tf_keras"})
 _SCALARS = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _DEEPEST = 50
 _Path = tuple[str, ...]
@@ -154,9 +156,9 @@ def restore(
     except Exception:  # noqa: BLE001 - a class has changed
         return list(state["names"])
     merger = _Merger({id(each): origins.found[p]() for p, each in places if p in origins.found})
-    others = []
+    others, before = [], _attributes(thing)
     for name, value in saved.items():
-        if skips(_attributes(thing).get(name)):
+        if skips(before.get(name)):
             continue
         try:
             merged = merger.merged(value)
@@ -169,9 +171,21 @@ def restore(
 
 def _is_library(kind: type) -> bool:
     """Return whether a class is or extends one of Keras, or a module of TensorFlow."""
-    return issubclass(kind, tf.Module) or any(
-        base.__module__.partition(".")[0] in {"keras", "tf_keras"} for base in kind.__mro__
-    )
+    is_keras = any(base.__module__.partition(".")[0] in _KERASES for base in kind.__mro__)
+    return issubclass(kind, tf.Module) or (is_keras and not issubclass(kind, list | dict | set))
+
+
+def _is_held(thing: Any) -> bool:
+    """Return whether an object cannot be made again, but keeps its place."""
+    kind = type(thing)
+    is_function = callable(thing) and not is_class_of_script(kind)
+    return is_function or isinstance(thing, _KNOWN) or _is_library(kind)
+
+
+def _is_stateless(thing: Any) -> bool:
+    """Return whether all state of an object is in variables, which are saved elsewhere."""
+    parts = [thing, *(getattr(thing, "layers", ()) if _is_library(type(thing)) else ())]
+    return _is_held(thing) and not any(_attributes(part).keys() - set(_PARTS) for part in parts)
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
@@ -256,6 +270,9 @@ class _Saver:
         kind: Any = type(thing)
         kept, others = self._kept[id(thing)] = {}, []
         for name, value in attributes.items():
+            if _is_stateless(value):
+                others.append(name)
+                continue
             try:
                 content, buffers = self.dumped(value, f"{path}{name}.")
                 _loaded(content, buffers)  # what cannot be read again is told of now
@@ -303,7 +320,7 @@ class _Pickler(pickle.Pickler):
             and not issubclass(kind, type | list | dict | set | frozenset | tuple)
         ):
             return NotImplemented
-        if not (is_own or _is_library(kind) or isinstance(thing, _KNOWN) or callable(thing)):
+        if not is_own and not _is_held(thing):
             return NotImplemented
         kept, others = _attributes(thing), list[str]()
         if self.saver.origins.path_of(thing) is not None:
@@ -314,7 +331,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _is_of_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in {"keras", "tf_keras", "tensorflow"}
+    return kind.__module__.partition(".")[0] in {*_KERASES, "tensorflow"}
 
 
 def _tensor(value: Any) -> Any:

@@ -110,7 +110,10 @@ class Snapshot:
         counts = hidden_state.metric_variables(model)  # the next epoch begins them anew
         metrics = counts if progress.step else []
         values = self.replicas.read([*local, *metrics])
-        owned = hidden_state.identities([*own, *slots, *(() if progress.finished else counts)])
+        known = [*own, *(() if progress.finished else counts), *slots]
+        if awaited.values:
+            known += building.optimizer_variables(optimizer)
+        owned = hidden_state.identities(known)
         self.begin()
         callbacks, lost = callback_state.capture([model, *self.callbacks], self._origins)
         validation = self.feed.validation
