@@ -12,6 +12,7 @@ def test_public_names() -> None:
     assert timonel.data.__all__ == [
         "Comparison",
         "Dataset",
+        "DatasetReport",
         "DatasetSummary",
         "GivenSchema",
         "ImagePreprocessing",
@@ -20,7 +21,6 @@ def test_public_names() -> None:
         "Preprocessing",
         "Profile",
         "Record",
-        "Report",
         "TablePreprocessing",
         "Verification",
         "convert",
