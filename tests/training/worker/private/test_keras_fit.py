@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -143,6 +144,19 @@ def test_updates_within_conditions_are_refused_on_several_replicas(
         return
     with pytest.raises(SpecError, match=rf"SGD\(.*does not work with several replicas.*{cure}"):
         optimizers._require_updates_without_conditions(optimizer)
+
+
+def test_updates_within_other_graphs_are_refused_on_several_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = SimpleNamespace(num_replicas_in_sync=2)
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: two)
+    step = tf.Graph()
+    monkeypatch.setattr(threading.current_thread(), "graph", step, raising=False)
+    with step.as_default():
+        optimizers._require_updates_without_conditions(object())
+    with tf.Graph().as_default(), pytest.raises(SpecError, match=r"tf\.cond.*--accumulate-grad"):
+        optimizers._require_updates_without_conditions(object())
 
 
 def test_lists_of_checkpoints_are_still_written_and_read_in_the_places_that_are_changed() -> None:

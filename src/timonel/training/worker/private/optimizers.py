@@ -16,6 +16,7 @@ user's job.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -75,6 +76,14 @@ def _require_updates_without_conditions(optimizer: Any) -> None:
     """Check that replicas can merge an optimizer's updates, which they cannot within conditions."""
     if tf.distribute.get_strategy().num_replicas_in_sync == 1:
         return
+    # TensorFlow runs each replica of a process in a thread that knows the graph of its step.
+    own = tf.compat.v1.get_default_graph()
+    if getattr(threading.current_thread(), "graph", own) is not own:
+        raise SpecError(
+            "an optimizer updates within tf.cond, a loop or another tf.function of the step, where "
+            "several replicas cannot add up their gradients",
+            hint="accumulate with --accumulate-gradients, or call apply_gradients outside of it",
+        )
     cures = {
         "gradient_accumulation_steps": "drop it, and train with --accumulate-gradients",
         "ema_overwrite_frequency": "drop it: use_ema alone works",
@@ -140,6 +149,7 @@ def _install_tf_keras(plan: GradientPlan, rule: RateScaling) -> None:
         pairs = list(grads_and_vars)
         if getattr(optimizer, _WRAPPED, False) or not pairs:
             return original(optimizer, pairs, *args, **kwargs)
+        _require_updates_without_conditions(innermost(optimizer))
         found, variables = [list(part) for part in zip(*pairs, strict=True)]
         if plan.accumulate > 1:
             with tf.init_scope():
