@@ -62,6 +62,22 @@ class Counts(L.Layer):
         return tf.where(x > 0.5, x, 0.0)
 
 
+class Moving(L.Layer):
+    used = 1.0
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=(4,), initializer="zeros", trainable=False, name="mean")
+
+    def call(self, x, training=None):
+        if training:
+            self.mean.assign(0.5 * self.mean + 0.5 * tf.reduce_mean(x, 0))
+        return x - self.mean * self.used if self.used else x + 0.0
+
+
+class Unused(Moving):
+    used = 0.0
+
+
 class Positions(L.Layer):
     def build(self, shape):
         self.table = self.add_weight(shape=(8, 4), initializer="ones", name="table")
@@ -107,6 +123,9 @@ KINDS = {
     "block": lambda: sequential(Block()),
     "noise": lambda: sequential(Noise()),
     "counts": lambda: sequential(Counts()),
+    "moving": lambda: sequential(Moving()),
+    "unused": lambda: sequential(Unused()),
+    "inner": lambda: sequential(keras.Sequential([Moving()])),
     "embeds": lambda: sequential(Embeds()),
     "frozen": lambda: sequential(L.BatchNormalization(trainable=False)),
     "normal": lambda: sequential(L.BatchNormalization()),
@@ -138,7 +157,7 @@ def test_it_is_told_of_layers_of_the_script(flavour: str) -> None:
     mixing = {name: lines for name, lines in found.items() if lines}
     (of_normal,) = mixing.pop("normal")
     assert "BatchNormalization computes mean and variance from the rows of each" in of_normal
-    assert set(mixing) == {"pairs", "centred", "reversed", "operation"}
+    assert set(mixing) == {"pairs", "centred", "reversed", "operation", "moving", "inner"}
     for name, lines in mixing.items():
         assert len(lines) == 1, (name, lines)
         assert "computes rows from other rows of the batch" in lines[0]

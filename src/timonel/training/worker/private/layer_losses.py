@@ -14,8 +14,9 @@ from typing import Any
 import tensorflow as tf
 
 from timonel.training.worker.private.attributes import replaced, wrap
-from timonel.training.worker.private.hidden_state import is_kerases
+from timonel.training.worker.private.hidden_state import is_kerases, tensor_variable
 from timonel.training.worker.private.loss_terms import present
+from timonel.training.worker.private.row_dependence import captured, reached
 from timonel.training.worker.private.row_means import (
     batch_of,
     cannot_divide,
@@ -125,12 +126,34 @@ def _warn_of_mixed_rows(layer: Any, inputs: Sequence[Any], values: Sequence[Any]
         for each in tensors
         if each.shape.rank and each.dtype != tf.string and batch.has_rows(each)
     }
-    if computed and batch.mixes(tf.concat(list(computed.values()), 1)):
+    is_mixed = computed and batch.mixes(tf.concat(list(computed.values()), 1))
+    if is_mixed or _averages_rows(layer, batch.given, tensors):
         warn(
             f"the layer {layer.name} computes rows from other rows of the batch: each replica, or "
             "worker, computes them from its own rows only, so that the results differ from those "
             "of one worker and one device"
         )
+
+
+def _averages_rows(layer: Any, inputs: Sequence[Any], values: Sequence[Any]) -> bool:
+    """Whether values use variables to which each replica assigns what it computes from its rows."""
+    parts = [each for part in layer._flatten_layers(include_self=False) for each in part.variables]
+    own = [each for each in layer.non_trainable_variables if all(each is not one for one in parts)]
+    own += [each for each in vars(layer).values() if isinstance(each, tf.Variable)]
+    handles = {
+        id(each.handle)
+        for each in map(tensor_variable, own)
+        if each.aggregation == tf.VariableAggregation.NONE
+        or each.synchronization == tf.VariableSynchronization.ON_READ
+    }
+    used = {name for name, each in reached(values).items() if id(captured(each)) in handles}
+    operations = tf.compat.v1.get_default_graph().get_operations() if used else ()
+    assigned = [
+        each.inputs[1]
+        for each in operations
+        if each.type.startswith("Assign") and each.inputs[0].name in used
+    ]
+    return not reached(assigned).keys().isdisjoint(each.name for each in inputs)
 
 
 def _adding_loss(

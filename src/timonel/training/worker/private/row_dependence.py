@@ -39,7 +39,7 @@ def is_data(value: Any) -> bool:
         optional = (each for each in value.op.inputs if each.dtype == tf.variant)
         return value.op.type.startswith(_ITERATORS) or any(map(is_data, optional))
     is_tensor = value.op.type not in _CONSTANTS and value.dtype != tf.resource
-    return is_tensor and _captured(value) is None
+    return is_tensor and captured(value) is None
 
 
 def mixes_rows(value: Any, given: Sequence[Any], rows: Any) -> bool | None:
@@ -82,11 +82,11 @@ def _part(value: Any, given: Sequence[Any]) -> tuple[Function, list[Any]]:
     """Return a function that computes a tensor, and the tensors of the step that it takes."""
     known = {each.name for each in given if each.graph is value.graph}
     operations: set[str] = set()
-    sources, captured, waiting = {}, {}, [value]
+    sources, outers, waiting = {}, {}, [value]
     while waiting:
         found = waiting.pop()
-        if (outer := _captured(found)) is not None:
-            captured[found.name] = outer
+        if (outer := captured(found)) is not None:
+            outers[found.name] = outer
         elif found.name in known or is_data(found) or _DRAWS.match(found.op.type):
             sources[found.name] = found
         elif found.op.name not in operations:
@@ -98,7 +98,7 @@ def _part(value: Any, given: Sequence[Any]) -> tuple[Function, list[Any]]:
 
     def compute(*drawn: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
-        inputs = {name: graph.capture(outer) for name, outer in captured.items()}
+        inputs = {name: graph.capture(outer) for name, outer in outers.items()}
         inputs |= dict(zip(sources, drawn, strict=True))
         if value.name not in inputs:
             inputs[value.name] = tf.graph_util.import_graph_def(part, inputs, [value.name])[0]
@@ -109,7 +109,18 @@ def _part(value: Any, given: Sequence[Any]) -> tuple[Function, list[Any]]:
     return function, list(sources.values())
 
 
-def _captured(value: Any) -> Any:
+def reached(values: Sequence[Any]) -> dict[str, Any]:
+    """Return the tensors of their graph that values are computed from, by name."""
+    found, waiting = {}, list(values)
+    while waiting:
+        value = waiting.pop()
+        if value.name not in found:
+            found[value.name] = value
+            waiting += value.op.inputs
+    return found
+
+
+def captured(value: Any) -> Any:
     """Return the eager tensor that a graph, or those around it, have captured as this one."""
     while hasattr(value, "graph"):
         if value.op.type != "Placeholder":
