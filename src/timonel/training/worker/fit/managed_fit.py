@@ -27,8 +27,8 @@ from timonel.training.worker.plugin import FitPlugin
 from timonel.training.worker.private import hidden_state, mid_epoch, optimizers, saving
 from timonel.training.worker.reports.reporting import FitPlan, Reporter, Summaries
 from timonel.training.worker.state import callback_state
-from timonel.training.worker.state.data_position import Feed
-from timonel.training.worker.state.snapshot import NOT_SAVED, Snapshot, restore_model
+from timonel.training.worker.state.data_position import NOT_SAVED, Feed
+from timonel.training.worker.state.snapshot import Snapshot, restore_model
 from timonel.training.worker.state.sources import feed_of, keeps_state
 from timonel.training.worker.state.variables import StrategyReplicas
 
@@ -154,7 +154,8 @@ class Fits:
     def _replay(self, call: FitCall, saved: Checkpoint) -> Any:
         logger.info("fit %d finished before the restart: restoring its weights", call.number)
         # The script may give the same data to its next call.
-        feed = feed_of(self._keras, call.arguments, call.number, resumes=True)
+        with mid_epoch.beside():
+            feed = feed_of(self._keras, call.arguments, call.number, resumes=True)
         built = saved.state.extra["built"]  # the script may read the results of metrics
         building.ensure_built(self._keras, call.model, call.arguments.get("x"), built)
         callbacks = callback_state.listed(call.arguments.get("callbacks"))

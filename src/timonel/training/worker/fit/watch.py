@@ -242,7 +242,8 @@ class FitWatch:
         return decided
 
     def _leave(self, *, is_done: bool = False) -> NoReturn:
-        if self.feed.can_seek and self.trained > self._trained_at_start:
+        # Before its first step, an epoch begins again: from the checkpoint of the last one.
+        if self.feed.can_seek and self._step and self.trained > self._trained_at_start:
             self._save(self.progress.within(self._step), is_done=is_done)
         self._checkpoints.wait(leaving=True)
         self.services.barrier()

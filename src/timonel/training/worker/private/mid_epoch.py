@@ -1,8 +1,8 @@
-"""Enter the Kerases' ``fit`` loops in the middle of an epoch.
+"""Enter the Kerases' ``fit`` loops in the middle of an epoch; follow their calls of sequences.
 
 In Keras 3, `EpochIterator._enumerate_iterator` numbers the steps of an epoch; its replacement can
-start later, once. tf-keras has `DataHandler._initial_step` for its own fault tolerance. Tests pin
-both sources.
+start later, once. tf-keras has `DataHandler._initial_step` for its own fault tolerance. Adapters
+call ``on_epoch_begin`` and ``on_epoch_end`` of sequences. Tests pin both sources.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ class Entrance:
 
     pending: tuple[int, int] | None = None
     stands_in: bool = False  # its steps are already complete
+    validation: Any = None  # a sequence
+    looking: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
+_CALLS = "_timonel_calls"
 _entrance = Entrance()
 """Of the one ``fit`` that a process runs at a time."""
 
@@ -74,22 +77,38 @@ def entering(keras: Any) -> Iterator[None]:
     wrap(keras.callbacks.CallbackList, "on_train_batch_begin", _quiet)
     wrap(keras.callbacks.CallbackList, "on_train_batch_end", _quiet_end)
     if keras.__name__ == "keras":
-        from keras.src.trainers.epoch_iterator import EpochIterator  # noqa: PLC0415 - Keras loads
+        from keras.src.trainers import data_adapters, epoch_iterator  # noqa: PLC0415 - Keras loads
 
-        wrap(EpochIterator, "_enumerate_iterator", _enumerating)
+        wrap(epoch_iterator.EpochIterator, "_enumerate_iterator", _enumerating)
+        wrap(data_adapters.TFDatasetAdapter, "__init__", _adapting)
+        wrap(data_adapters.PyDatasetAdapter, "get_tf_dataset", _looking)
     else:
-        from tf_keras.src.engine.data_adapter import DataHandler  # noqa: PLC0415 - Keras loads here
+        from tf_keras.src.engine import data_adapter  # noqa: PLC0415 - Keras loads here
 
-        wrap(DataHandler, "steps", _stepping_from)
+        wrap(data_adapter.DataHandler, "steps", _stepping_from)
+        wrap(data_adapter.DatasetAdapter, "__init__", _adapting)
+        wrap(data_adapter.KerasSequenceAdapter, "__init__", _looking)
     try:
         yield
     finally:
-        _entrance.pending, _entrance.stands_in = None, False
+        vars(_entrance).update(vars(Entrance()))
+
+
+def call_with_epochs(dataset: Any, **calls: Callable[[], object]) -> None:
+    """Make Keras call these where it would call methods of a sequence that ``dataset`` replaces."""
+    setattr(dataset, _CALLS, calls)
+
+
+def watch_looks(
+    sequence: Any, looking: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    """Let Keras look at the types of a sequence's first batches within ``looking()``."""
+    _entrance.validation, _entrance.looking = sequence, looking
 
 
 def beside() -> contextlib.AbstractContextManager[None]:
     """Let another ``fit`` run within the block from its own beginning."""
-    return replaced(_entrance, pending=None, stands_in=False)
+    return replaced(_entrance, **vars(Entrance()))
 
 
 def _unhook(model: Any) -> None:
@@ -105,6 +124,22 @@ def _quiet(original: Callable[..., Any], self: Any, batch: int, logs: Any = None
 def _quiet_end(original: Callable[..., Any], self: Any, batch: int, logs: Any = None) -> None:
     _quiet(original, self, batch, logs)
     _entrance.stands_in = False
+
+
+def _adapting(
+    original: Callable[..., Any], adapter: Any, dataset: Any, *args: Any, **kwargs: Any
+) -> None:
+    """Wrap the constructor of an adapter of a ``tf.data.Dataset``."""
+    original(adapter, dataset, *args, **kwargs)
+    vars(adapter).update(getattr(dataset, _CALLS, {}))
+
+
+def _looking(original: Callable[..., Any], adapter: Any, *args: Any, **kwargs: Any) -> Any:
+    """Wrap the function of a sequence's adapter that reads its first batches."""
+    sequence = args[0] if args else adapter.py_dataset
+    is_ours = sequence is _entrance.validation
+    with _entrance.looking() if is_ours else contextlib.nullcontext():
+        return original(adapter, *args, **kwargs)
 
 
 def _stepping_from(original: Callable[..., Any], self: Any) -> Any:
@@ -123,7 +158,9 @@ def _enumerating(original: Callable[..., Any], self: Any) -> Any:
 
 def _enumerate_from(iterator: Any, first: int, seen: int) -> Iterator[tuple[int, int, Any]]:
     """Run `EpochIterator._enumerate_iterator` from the step ``first`` on."""
-    iterator.data_adapter.on_epoch_begin()
+    is_done = _entrance.stands_in
+    if not (first or is_done):
+        iterator.data_adapter.on_epoch_begin()
     size = iterator.steps_per_execution
     steps = iterator.steps_per_epoch or iterator._num_batches
     iterator._current_iterator = iter(iterator._get_iterator())
@@ -142,4 +179,5 @@ def _enumerate_from(iterator: Any, first: int, seen: int) -> Iterator[tuple[int,
     if steps is not None and batches and iterator._steps_seen >= batches:
         iterator._current_iterator = iter(iterator._get_iterator())
         iterator._steps_seen = 0
-    iterator.data_adapter.on_epoch_end()
+    if not is_done:
+        iterator.data_adapter.on_epoch_end()

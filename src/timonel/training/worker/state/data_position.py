@@ -12,6 +12,8 @@ from typing import Any
 
 from timonel.data.load_registry import Stream
 
+NOT_SAVED = "state that is not saved, so that a resumed job will differ"
+
 
 class Feed:
     """Training data that can only restart with each epoch."""
@@ -43,10 +45,16 @@ class Feed:
         del position, trained, within
         return 0
 
+    def restore(self, position: Mapping[str, Any], *, is_done: bool = False) -> None:
+        """Restore the data's own state; ``is_done``: as before the validation of the epoch."""
+
+    def leave_epoch(self) -> None:
+        """Do what follows the checkpoint of an epoch, before the next one."""
+
     def seek_validation(self, position: Mapping[str, Any] | None, *, within: bool) -> None:
         """Restore the position in the validation data; a broken-off pass begins again."""
         if self.validation is not None and position:
-            self.validation.seek_end({**position, "pass": position["pass"] - within})
+            self.validation.seek_end({**position, "pass": position.get("pass", 0) - within})
 
     def seek_end(self, position: Mapping[str, Any]) -> None:
         """Restore what a finished call has left for another on the same data."""

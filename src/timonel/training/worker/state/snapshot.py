@@ -19,7 +19,7 @@ from timonel.training.worker.inputs import building
 from timonel.training.worker.private import gradient_sums, hidden_state
 from timonel.training.worker.state import callback_state
 from timonel.training.worker.state.checkpoint_format import FitState, Progress
-from timonel.training.worker.state.data_position import Feed
+from timonel.training.worker.state.data_position import NOT_SAVED, Feed
 from timonel.training.worker.state.process_variables import ProcessVariables
 from timonel.training.worker.state.python_state import Origins
 from timonel.training.worker.state.variables import Array, StrategyReplicas
@@ -47,7 +47,6 @@ def restore_random_state(saved: Mapping[str, Any]) -> None:
             generator.setstate(saved[name])
 
 
-NOT_SAVED = "state that is not saved, so that a resumed job will differ"
 _NOT_RESTORED = "state that is not restored, so that the job differs"
 
 
@@ -107,8 +106,9 @@ class Snapshot:
         fixed = hidden_state.identities(model.non_trainable_variables)
         places = [n for n, each in enumerate(own) if hidden_state.identities([each]) & fixed]
         local = [*(own[place] for place in places), *sums]
-        counts = hidden_state.metric_variables(model)  # the next epoch begins them anew
-        metrics = counts if progress.step else []
+        counts = hidden_state.metric_variables(model)
+        # Some of the script do not reset; `others` has those of a finished call.
+        metrics = [] if progress.finished else counts
         values = self.replicas.read([*local, *metrics])
         known = [*own, *(() if progress.finished else counts), *slots]
         if awaited.values:
@@ -131,7 +131,8 @@ class Snapshot:
             "data": self.feed.position(trained),
             "validation": None if validation is None else validation.position(trained),
         }
-        self._tell(NOT_SAVED, [*lost, *self.feed.lost, *self.others.lost])
+        lost += [*self.feed.lost, *getattr(validation, "lost", ()), *self.others.lost]
+        self._tell(NOT_SAVED, lost)
         if extra["changed"]:
             self._tell(f"a callback has {extra['changed']}", ["an interrupted job cannot resume"])
         if not progress.step and trained > self._trained:
@@ -140,17 +141,24 @@ class Snapshot:
             progress,
             [*self.replicas.read_first([*own, *slots]), *awaited.values],
             [*values[: len(local)], *awaited.sums],
-            self._held if self._held is not None and metrics else values[len(local) :],
+            self._held if self._held is not None and progress.step else values[len(local) :],
             extra,
         )
 
     def restore(self, state: FitState) -> None:
-        """Restore everything except the epoch's metrics."""
+        """Restore everything except the metrics of an interrupted epoch."""
         self._awaited = restore_model(self.model, state, self.replicas, self.others)
         self._trained = int(state.extra["trained"])
         hidden_state.count_steps(self.model, self._trained)
         self._tell(_NOT_RESTORED, self.restore_callbacks(state))
+        self.feed.restore(state.extra["data"])
+        if self.feed.validation is not None and state.extra["validation"]:
+            is_done = bool(state.extra.get("is_done"))
+            self.feed.validation.restore(state.extra["validation"], is_done=is_done)
         restore_random_state(state.extra["random"])
+        if not (state.progress.step or state.progress.finished):
+            self.restore_metrics(state)
+            self.feed.leave_epoch()
 
     def restore_callbacks(self, state: FitState) -> list[str]:
         """Restore the Python state of callbacks and model; return what starts fresh."""
@@ -168,7 +176,7 @@ class Snapshot:
         self._held = None
 
     def restore_metrics(self, state: FitState) -> None:
-        """Restore the metrics of an interrupted epoch."""
+        """Restore the epoch's metrics; Keras resets most of them as the next one begins."""
         found = hidden_state.metric_variables(self.model)
         if len(found) != len(state.metrics):
             self._tell(_NOT_RESTORED, ["the metrics of the epoch that was interrupted"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from timonel.data.loader import steps_of
 from timonel.data.schedule import Schedule
 from timonel.errors import TimonelError
 from timonel.training.worker.inputs.fit_data import is_dataset
-from timonel.training.worker.private import hidden_state, tf_data
+from timonel.training.worker.private import hidden_state, mid_epoch, tf_data
 from timonel.training.worker.state import python_state
 from timonel.training.worker.state.arrays import feed_of_arrays, lists_to_tuples
-from timonel.training.worker.state.data_position import Feed, StreamFeed
+from timonel.training.worker.state.checkpoint_format import encode
+from timonel.training.worker.state.data_position import NOT_SAVED, Feed, StreamFeed
 from timonel.training.worker.state.flat import checksum
 from timonel.training.worker.state.replays import ReplayFeed, feed_of_pipeline, feed_of_validation
 
@@ -79,29 +81,34 @@ class EpochwiseSequenceFeed(Feed):
     Arrays that did not change are data. Keras may read it in processes of its own.
     """
 
-    def __init__(self, sequence: Any) -> None:
+    def __init__(self, keras: Any, sequence: Any) -> None:
+        self._keras = keras
         self._sequence, self._origins = sequence, python_state.Origins(sequence)
         self._data = {name: checksum(value) for name, value in self._arrays().items()}
 
     def position(self, trained: int) -> dict[str, Any]:
         """Return the position with the sequence's own state."""
+        return {**super().position(trained), _OWN: self._captured()}
+
+    def restore(self, position: Mapping[str, Any], *, is_done: bool = False) -> None:
+        """Restore the sequence's own state."""
+        del is_done
+        self._set(position.get(_OWN))
+
+    def leave_epoch(self) -> None:
+        """Call ``on_epoch_end``, which tf-keras does after all callbacks."""
+        if self._keras.__name__ == "tf_keras":
+            self._sequence.on_epoch_end()
+
+    def _captured(self) -> dict[str, Any]:
         found = self._arrays()
         unchanged = {n for n, crc in self._data.items() if n in found and checksum(found[n]) == crc}
         own, self.lost = python_state.capture(self._sequence, unchanged, self._origins)
-        return {**super().position(trained), _OWN: own}
+        return own
 
-    def seek(self, position: Mapping[str, Any], trained: int, *, within: bool) -> int:
-        """Restore the position and the sequence's own state."""
-        self.seek_end(position)
-        rest = {name: value for name, value in position.items() if name != _OWN}
-        return super().seek(rest, trained, within=within)
-
-    def seek_end(self, position: Mapping[str, Any]) -> None:
-        """Restore the sequence's own state."""
-        if _OWN in position:
-            self.lost = python_state.restore(
-                self._sequence, position[_OWN], lambda _: False, self._origins
-            )
+    def _set(self, own: Mapping[str, Any] | None) -> None:
+        if own is not None:
+            self.lost = python_state.restore(self._sequence, own, lambda _: False, self._origins)
 
     def _arrays(self) -> dict[str, Any]:
         return {
@@ -111,50 +118,160 @@ class EpochwiseSequenceFeed(Feed):
         }
 
 
-class SequenceFeed(EpochwiseSequenceFeed, StreamFeed):
-    """Position in a sequence that this process reads, and its state between epochs."""
+class ValidationSequenceFeed(EpochwiseSequenceFeed):
+    """A sequence for validation: its state, before and after the last one."""
 
-    def __init__(self, sequence: Any, stream: Stream) -> None:
-        EpochwiseSequenceFeed.__init__(self, sequence)
+    def __init__(self, keras: Any, sequence: Any) -> None:
+        super().__init__(keras, sequence)
+        self._has_looked = self._looks_again = False
+        self._before = self._now()
+        mid_epoch.watch_looks(sequence, self._looking)
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the sequence's own state, and that before a validation that is running."""
+        del trained
+        before, self._before = self._before, self._now()
+        return {**self._before, "before": before}
+
+    def restore(self, position: Mapping[str, Any], *, is_done: bool = False) -> None:
+        """Restore the sequence's own state."""
+        found = position["before"] if is_done else position
+        super().restore(found)
+        self._has_looked = self._looks_again = found["has_looked"]
+        self._before = self._now()
+
+    def _now(self) -> dict[str, Any]:
+        return {_OWN: self._captured(), "has_looked": self._has_looked}
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        # Each process looks at the first batches, which may change the sequence's state.
+        before = self._captured() if self._looks_again else None
+        yield
+        self._set(before)
+        self._has_looked, self._looks_again = True, False
+
+
+class SequenceFeed(EpochwiseSequenceFeed, StreamFeed):
+    """Position in a sequence that this process reads, and its state between epochs.
+
+    Batches are read ahead. If that changes its state, those before the position are read again,
+    from the state at the beginning of the epoch.
+    """
+
+    def __init__(self, keras: Any, sequence: Any, stream: Stream, *, is_whole: bool) -> None:
+        EpochwiseSequenceFeed.__init__(self, keras, sequence)
         StreamFeed.__init__(
             self,
             stream,
             f"{type(sequence).__name__} goes on at its exact batch; what it draws from global "
             "random state is not repeated",
         )
-        self._is_begun = False
+        self._is_whole = is_whole  # an epoch is a pass
+        self._ahead: list[str] = []
+        self._begun: dict[str, Any] | None = None  # the state as the epoch began
+        self._read_again: dict[str, Any] | None = None
+
+    def note_changes(self, names: Collection[str]) -> None:
+        """Note attributes that reading a batch changes."""
+        if names and not self._is_whole:
+            kind = type(self._sequence).__name__
+            self._ahead = [f"{kind}.{name} (read ahead, with steps_per_epoch)" for name in names]
+            self.note = f"{kind} goes on about where it was; {NOT_SAVED}: {', '.join(self._ahead)}"
 
     def epoch_begins(self, epoch: int) -> None:
-        """Call the sequence's ``on_epoch_begin``, as Keras does."""
+        """Note the state as the epoch begins, of which tf-keras does not tell a sequence."""
         super().epoch_begins(epoch)
-        self._is_begun = True
-        getattr(self._sequence, "on_epoch_begin", lambda: None)()
+        if self._begun is None:
+            self._begun = self._captured()
+
+    def on_epoch_begin(self) -> None:
+        """Call the sequence's function, as Keras 3 does."""
+        self._sequence.on_epoch_begin()
+        self._begun = self._captured()
 
     def steps_end(self) -> None:
-        """Call the sequence's ``on_epoch_end``, as Keras does."""
+        """Forget the state at the beginning of the epoch."""
         super().steps_end()
-        if self._is_begun:
-            self._is_begun = False
-            getattr(self._sequence, "on_epoch_end", lambda: None)()
+        self._begun = None
+
+    def position(self, trained: int) -> dict[str, Any]:
+        """Return the position with the sequence's own state, and that at the epoch's beginning."""
+        found = super().position(trained)
+        self.lost = [*self.lost, *self._ahead]
+        if self._is_whole and self._begun is not None and _changed(self._begun, found[_OWN]):
+            found["begun"] = self._begun
+        return found
+
+    def restore(self, position: Mapping[str, Any], *, is_done: bool = False) -> None:
+        """Restore the sequence's own state, reading batches again if that changes it."""
+        super().restore(position, is_done=is_done)
+        self._begun = position.get("begun")
+        if self._begun is None:
+            return
+        if self._read_again is None:
+            self._read_again = self._after_reading(position, self._begun)
+        self._set(self._read_again)
+
+    def _after_reading(
+        self, position: Mapping[str, Any], begun: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the state after reading the epoch's batches up to a position."""
+        logger.info("Reading %d batches again, as that changes the data.", position["step"])
+        self._set(begun)
+        for (place,) in self._stream.schedule.rows(position["epoch"], 0)[: position["step"]]:
+            self._sequence[int(place)]
+        read = self._captured()
+        changed = _changed(begun, read)  # callbacks have changed the others
+        return {
+            part: {
+                **{name: own for name, own in position[_OWN][part].items() if name not in changed},
+                **{name: own for name, own in read[part].items() if name in changed},
+            }
+            for part in read
+        }
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """Return the names of attributes that differ between two captured states."""
+
+    def contents(state: Mapping[str, Any]) -> dict[str, Any]:
+        found = {}
+        for name, value in (item for part in state.values() for item in part.items()):
+            arrays: list[Any] = []
+            encoded = encode(value, arrays)
+            found[name] = encoded, [(each.dtype, each.shape, each.tobytes()) for each in arrays]
+        return found
+
+    one, other = contents(before), contents(after)
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
     """Replace a sequence by a dataset; return its feed, None if the data are no sequence."""
     # A sequence that uses multiprocessing is left to Keras: its data restart with each epoch.
-    data = arguments.get("x")
-    kind = getattr(keras.utils, "PyDataset", keras.utils.Sequence)
-    if not isinstance(data, kind):
+    data: Any = arguments.get("x")
+    if not _is_sequence(keras, data):
         return None
     if getattr(data, "use_multiprocessing", False) or arguments.get("use_multiprocessing"):
-        return EpochwiseSequenceFeed(data)
+        return EpochwiseSequenceFeed(keras, data)
     count = _length(data)
-    examples = [data[number] for number in range(min(2, count or 0))]
-    if not examples or not all(can_be_elements(batch) for batch in examples):
-        return EpochwiseSequenceFeed(data)
-    assert count is not None
-    elements = Elements(keras, examples)
+    if not count:
+        return EpochwiseSequenceFeed(keras, data)
     shuffle = bool(arguments.get("shuffle", True))
     stream = Stream(None, Schedule(count, 1, shuffle=shuffle, seed=seed))
+    is_whole = arguments.get("steps_per_epoch") in {None, count}
+    feed = SequenceFeed(keras, data, stream, is_whole=is_whole)
+    examples = [data[0]]
+    if count > 1:
+        looked = feed.position(0)
+        examples.append(data[1])
+        feed.note_changes(_changed(looked[_OWN], feed.position(0)[_OWN]))
+        if keras.__name__ == "tf_keras":
+            feed.restore(looked)  # it looks at one batch only
+    if not all(can_be_elements(batch) for batch in examples):
+        return EpochwiseSequenceFeed(keras, data)
+    elements = Elements(keras, examples)
 
     def batch(number: Any) -> Any:
         leaves = tf.numpy_function(
@@ -168,7 +285,14 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
     dataset = steps_of(stream).map(batch, num_parallel_calls=workers, deterministic=True)
     arguments["x"] = tf_data.without_tuner(dataset.prefetch(_PREFETCHED))
     arguments["shuffle"] = False
-    return SequenceFeed(data, stream)
+    mid_epoch.call_with_epochs(
+        arguments["x"], on_epoch_begin=feed.on_epoch_begin, on_epoch_end=data.on_epoch_end
+    )
+    return feed
+
+
+def _is_sequence(keras: Any, data: Any) -> bool:
+    return isinstance(data, getattr(keras.utils, "PyDataset", keras.utils.Sequence))
 
 
 def _length(data: Any) -> int | None:
@@ -289,7 +413,12 @@ def keeps_state(data: Any) -> bool:
 def feed_of(keras: Any, arguments: dict[str, Any], number: int, *, resumes: bool) -> Feed:
     """Return the feed for a call's data; may modify the call's arguments."""
     feed = _feed_of_training(keras, arguments, number, resumes=resumes)
-    feed.validation = validation = feed_of_validation(arguments)
+    given = arguments.get("validation_data")
+    feed.validation = validation = (
+        ValidationSequenceFeed(keras, given)
+        if _is_sequence(keras, given)
+        else feed_of_validation(arguments)
+    )
     if isinstance(feed, ReplayFeed) and isinstance(validation, ReplayFeed):
         feed.share_order(validation, is_whole=arguments.get("validation_steps") is None)
     return feed
