@@ -173,13 +173,13 @@ def test_callbacks_write_to_the_scratch_folder(keras, here, task):
         if keras.__name__ == "tf_keras":
             callbacks.pop()  # keeps tasks apart by the strategy
         with redirected_saves.redirected_callbacks(keras, callbacks):
-            before, _ = callback_state.capture(callbacks)
             model.fit(x, y, epochs=2, verbose=0, callbacks=callbacks)
-            paths = dict(vars(callbacks[0]))
-            for each in before:
-                each["state"]["plain"]["filename"] = "the chief's"
-            callback_state.restore(callbacks, before)
-            assert vars(callbacks[0])["filename"] == paths["filename"]
+            own = vars(callbacks[0])["filename"]
+            callbacks[0].filename = "the chief's"
+            saved, _ = callback_state.capture(callbacks)
+            callbacks[0].filename = own
+            callback_state.restore(callbacks, saved)
+            assert vars(callbacks[0])["filename"] == own
         assert callbacks[0].filename == "log.csv"
         assert same(model, keras.models.load_model("kept/2.keras"))
         written = " ".join(names_in(task))

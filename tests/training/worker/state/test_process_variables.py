@@ -231,3 +231,16 @@ def test_variables_that_only_the_step_of_their_creation_tells_apart_are_named() 
     assert sorted(each["key"][0] for each in saved) == ["Variable:0", "at_once_2:0", "at_once_4:0"]
     assert len(variables.lost) == 2
     assert all(each.startswith("Variable:0 (test_process") for each in variables.lost)
+
+
+def test_large_values_that_a_call_does_not_change_are_compared_only() -> None:
+    def script(value: float = 1.0) -> Any:
+        return [tf.Variable(tf.fill([1 << 22], value), name=name) for name in ("kept", "changed")]
+
+    saved = changed(script, lambda things: things[1].assign_add(tf.ones([1 << 22])))
+    assert [each["values"] is None for each in saved] == [True, False]
+    things, variables = resumed(script, saved)
+    assert [float(each[0]) for each in things] == [1.0, 2.0]
+    assert variables.missing == []
+    _, variables = resumed(lambda: script(3.0), saved)
+    assert [name.partition(" ")[0] for name in variables.missing] == ["kept:0"]

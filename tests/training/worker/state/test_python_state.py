@@ -104,7 +104,7 @@ def test_all_that_can_be_pickled_comes_back_in_the_objects_of_the_script() -> No
     state, lost = python_state.capture(before)
     assert lost == []
     shared = after.seen, after.box, after.own, after.array, after.last, after.lists
-    assert python_state.restore(after, stored(state), lambda _: False) == []
+    assert python_state.restore(after, stored(state), lambda *_: False) == []
     assert all(
         ours is theirs
         for ours, theirs in zip(
@@ -154,7 +154,7 @@ def test_an_object_that_defines_its_state_is_asked_for_it() -> None:
     for value in ({1, 2}, {"a": (1, 2)}):
         before.value = value
         state, lost = python_state.capture(before)
-        assert lost == python_state.restore(after, stored(state), lambda _: False) == []
+        assert lost == python_state.restore(after, stored(state), lambda *_: False) == []
         assert after.value == value
 
 
@@ -169,7 +169,7 @@ def test_a_pickle_calls_no_function_of_its_choice(made: Any) -> None:
     pickled = np.frombuffer(pickle.dumps({"seen": Hostile()}) + pickle.dumps([]), np.uint8)
     state = {"names": ["seen"], "pickled": pickled, "arrays": []}
     holder = Holder()
-    assert python_state.restore(holder, state, lambda _: False) == ["seen"]
+    assert python_state.restore(holder, state, lambda *_: False) == ["seen"]
     assert holder.seen == set()
 
 
@@ -192,7 +192,7 @@ def resumed(before: Any, after: Any, change: Any) -> list[str]:
     origins = python_state.Origins(before)
     change(before)
     state, lost = python_state.capture(before, origins=origins)
-    assert python_state.restore(after, stored(state), lambda _: False) == []
+    assert python_state.restore(after, stored(state), lambda *_: False) == []
     return lost
 
 

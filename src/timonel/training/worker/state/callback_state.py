@@ -79,10 +79,15 @@ def restore(
             others.append(f"{found['class']} (now {name})")
             continue
         # The chief saved the state: its paths are not those of other tasks.
-        missing = python_state.restore(callback, found["state"], redirected_saves.holds, origin)
+        missing = python_state.restore(callback, found["state"], _is_of_task, origin)
         others += [f"{name}.{each}" for each in missing]
     others += [str(found["class"]) for found in saved[len(callbacks) :]]
     return others
+
+
+def _is_of_task(name: str, value: Any) -> bool:
+    del name
+    return redirected_saves.holds(value)
 
 
 def _class_of(callback: Any) -> str:

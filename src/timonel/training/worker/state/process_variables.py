@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import gc
+import math
 import sys
 import weakref
 from collections import Counter, defaultdict
@@ -27,6 +28,8 @@ from timonel.training.worker.state.flat import checksum
 from timonel.training.worker.state.variables import Array, StrategyReplicas
 
 _Key = tuple[str, ...]
+_LARGE = 1 << 24
+"""Bytes from which the value of a variable that a call does not change is not saved."""
 
 
 @dataclass
@@ -40,6 +43,8 @@ class _Created:
     shape: tuple[int | None, ...] = ()  # empty for tables
     before: str | None = None
     """Checksum of its value when the call of ``fit`` began, if an earlier call has saved it."""
+    begun: str | None = None
+    """The same of any large one."""
 
 
 @dataclass(eq=False)
@@ -84,6 +89,7 @@ class ProcessVariables:
         self._saved = self._begun = self._moment = 0
         """Number of those that an earlier call has saved; that existed as this one began; steps."""
         self.lost: list[str] = []  # at the last capture
+        self._different: list[str] = []  # of those whose values were not saved
         self._pending = _Waiting()
         self._aside: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         """What waits until a model is trained again."""
@@ -104,6 +110,9 @@ class ProcessVariables:
         self._begun, self._moment = len(self._created), 0
         for each in self._created:
             each.before = ""  # a new process may draw another initial value
+            if len(each.shape) and math.prod(size or 0 for size in each.shape) * 4 >= _LARGE:
+                self._note_values([each], owned)
+                each.before, each.begun = "", each.before or None
         self._note_values(self._created[: self._saved], owned)
 
     def step_ends(self) -> None:
@@ -158,8 +167,10 @@ class ProcessVariables:
                 self.lost.append(f"{each.key[0]} ({each.place})")
                 continue
             saved = {"key": each.key, "number": each.number, "place": each.place}
-            owner = owners.get(id(each.thing()))
-            found.append({**saved, "owner": owner, "values": values.get(id(each), first)})
+            saved |= {"owner": owners.get(id(each.thing())), "values": values.get(id(each), first)}
+            if each.begun and not each.is_each and (crc := checksum(first)) == each.begun:
+                saved |= {"values": None, "checksum": crc}
+            found.append(saved)
         return found
 
     def restore(
@@ -173,12 +184,16 @@ class ProcessVariables:
         Those of the model's optimizers wait for these alone: a callback may replace them.
         """
         self._pending = _Waiting() if model is None else _Waiting.of_model(model)
+        self._different = []
         self._saved = len(self._created)
         alive = {(each.key, each.number): each for each in self._alive()}
         for state in saved:
             key = tuple(state["key"])
             found = alive.get((key, state["number"]))
-            if found is None or id(found.thing()) in owned:
+            if state["values"] is None:
+                if found is not None and checksum(self._first(found)) != state["checksum"]:
+                    self._different.append(f"{key[0]} ({state['place']})")
+            elif found is None or id(found.thing()) in owned:
                 self._pending.states[key].append(state)
             else:
                 self._assign(found, state["values"])
@@ -226,8 +241,9 @@ class ProcessVariables:
 
     @property
     def missing(self) -> list[str]:
-        """Names of the variables whose values still wait for their creation."""
-        return [f"{state['key'][0]} ({state['place']})" for state in self._pending.all()]
+        """Names of the variables whose values still wait for their creation, or were not saved."""
+        waiting = [f"{state['key'][0]} ({state['place']})" for state in self._pending.all()]
+        return [*waiting, *self._different]
 
     def _create(self, next_creator: Callable[..., Any], **options: Any) -> Any:
         variable = next_creator(**options)

@@ -145,7 +145,7 @@ def capture(
 def restore(
     thing: Any,
     state: Mapping[str, Any],
-    skips: Callable[[Any], bool],
+    skips: Callable[[str, Any], bool],
     origins: Origins | None = None,
 ) -> list[str]:
     """Restore the state from `capture`; return attributes that cannot be restored."""
@@ -158,7 +158,7 @@ def restore(
     merger = _Merger({id(each): origins.found[p]() for p, each in places if p in origins.found})
     others, before = [], _attributes(thing)
     for name, value in saved.items():
-        if skips(before.get(name)):
+        if skips(name, before.get(name)):
             continue
         try:
             merged = merger.merged(value)
@@ -167,6 +167,15 @@ def restore(
             others.append(name)
     kind: Any = type(thing)
     return [name for name in others if name not in _names_of_libraries(kind)]
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """Return the names of attributes that differ between two captured states."""
+    one, other = (
+        {name: pickle.dumps(value) for name, value in _loaded(s["pickled"], s["arrays"])[0].items()}
+        for s in (before, after)
+    )
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
 
 
 def _is_library(kind: type) -> bool:

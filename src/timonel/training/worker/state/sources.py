@@ -21,7 +21,6 @@ from timonel.training.worker.inputs.fit_data import is_dataset
 from timonel.training.worker.private import hidden_state, mid_epoch, tf_data
 from timonel.training.worker.state import python_state
 from timonel.training.worker.state.arrays import feed_of_arrays, lists_to_tuples
-from timonel.training.worker.state.checkpoint_format import encode
 from timonel.training.worker.state.data_position import NOT_SAVED, Feed, StreamFeed
 from timonel.training.worker.state.flat import checksum
 from timonel.training.worker.state.replays import ReplayFeed, feed_of_pipeline, feed_of_validation
@@ -106,9 +105,11 @@ class EpochwiseSequenceFeed(Feed):
         own, self.lost = python_state.capture(self._sequence, unchanged, self._origins)
         return own
 
-    def _set(self, own: Mapping[str, Any] | None) -> None:
+    def _set(self, own: Mapping[str, Any] | None, without: Collection[str] = ()) -> None:
         if own is not None:
-            self.lost = python_state.restore(self._sequence, own, lambda _: False, self._origins)
+            self.lost = python_state.restore(
+                self._sequence, own, lambda name, _: name in without, self._origins
+            )
 
     def _arrays(self) -> dict[str, Any]:
         return {
@@ -199,7 +200,11 @@ class SequenceFeed(EpochwiseSequenceFeed, StreamFeed):
         """Return the position with the sequence's own state, and that at the epoch's beginning."""
         found = super().position(trained)
         self.lost = [*self.lost, *self._ahead]
-        if self._is_whole and self._begun is not None and _changed(self._begun, found[_OWN]):
+        if (
+            self._is_whole
+            and self._begun is not None
+            and python_state.changed(self._begun, found[_OWN])
+        ):
             found["begun"] = self._begun
         return found
 
@@ -221,30 +226,9 @@ class SequenceFeed(EpochwiseSequenceFeed, StreamFeed):
         self._set(begun)
         for (place,) in self._stream.schedule.rows(position["epoch"], 0)[: position["step"]]:
             self._sequence[int(place)]
-        read = self._captured()
-        changed = _changed(begun, read)  # callbacks have changed the others
-        return {
-            part: {
-                **{name: own for name, own in position[_OWN][part].items() if name not in changed},
-                **{name: own for name, own in read[part].items() if name in changed},
-            }
-            for part in read
-        }
-
-
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    """Return the names of attributes that differ between two captured states."""
-
-    def contents(state: Mapping[str, Any]) -> dict[str, Any]:
-        found = {}
-        for name, value in (item for part in state.values() for item in part.items()):
-            arrays: list[Any] = []
-            encoded = encode(value, arrays)
-            found[name] = encoded, [(each.dtype, each.shape, each.tobytes()) for each in arrays]
-        return found
-
-    one, other = contents(before), contents(after)
-    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+        changed = python_state.changed(begun, self._captured())  # callbacks change the others
+        self._set(position[_OWN], changed)
+        return self._captured()
 
 
 def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed | None:
@@ -266,7 +250,7 @@ def feed_of_sequence(keras: Any, arguments: dict[str, Any], seed: int) -> Feed |
     if count > 1:
         looked = feed.position(0)
         examples.append(data[1])
-        feed.note_changes(_changed(looked[_OWN], feed.position(0)[_OWN]))
+        feed.note_changes(python_state.changed(looked[_OWN], feed.position(0)[_OWN]))
         if keras.__name__ == "tf_keras":
             feed.restore(looked)  # it looks at one batch only
     if not all(can_be_elements(batch) for batch in examples):
