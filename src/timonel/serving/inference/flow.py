@@ -260,8 +260,7 @@ class Flow:
             code = Code.CANCELLED
             raise
         except Exception as error:
-            # This name ends here: another would tie the frame, and so the request, to its error. So
-            # would a traceback, as Python 3.13 has the callers of a generator in it.
+            # Another name, or the old traceback, would tie the frames and the request to an error.
             error.__traceback__, error = None, as_status(error, api or "a request")
             code = error.code
             raise error from None
