@@ -90,7 +90,8 @@ def _is_named(word: str) -> bool:
 def is_given(ctx: typer.Context, name: str, *, by_file: bool = True) -> bool:
     """Return whether an option was given: typed, or by a configuration file too."""
     source = ctx.get_parameter_source(name)
-    return source is not None and source.name not in {"DEFAULT", "" if by_file else "DEFAULT_MAP"}
+    others = {"DEFAULT"} if by_file else {"DEFAULT", "DEFAULT_MAP"}
+    return source is not None and source.name not in others
 
 
 def _parameter(name: str, kind: Any, option: Option) -> inspect.Parameter:

@@ -165,19 +165,23 @@ def import_modules(names: Iterable[str]) -> str | None:
 
 def is_same_user(connection: socket.socket) -> bool:
     """Whether the peer of a connection belongs to this user."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(raw)
-    return bool(uid == os.getuid())
+    return _peer(connection)[1] == os.getuid()
 
 
 def is_stopped(connection: socket.socket) -> bool:
     """Whether the peer of a connection is stopped, as by SIGSTOP, and cannot answer."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     try:
-        found = Path(f"/proc/{_CREDENTIALS.unpack(raw)[0]}/stat").read_text()
+        found = Path(f"/proc/{_peer(connection)[0]}/stat").read_text()
     except OSError:
         return False
     return found.rpartition(")")[2].split()[0] in {"T", "t"}
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return process and user of the peer: of the process that listened last."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
 
 
 def extra_threads() -> str | None:

@@ -24,6 +24,7 @@ from timonel.training.worker.termination import Terminated
 pytestmark = pytest.mark.slow
 
 FITS = {keras: keras.Model.fit, tf_keras: tf_keras.Model.fit}
+THREE_EPOCHS: dict[str, Any] = {"epochs": 3, "verbose": 0}
 flavours = pytest.mark.parametrize("flavour", FITS, ids=lambda found: found.__name__)
 X = np.random.default_rng(0).normal(size=(64, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -196,13 +197,8 @@ def test_killed_sequences_go_on(flavour: Any, places: list[Any], tmp_path: Path)
         log: list[str] = []
         model = compiled(flavour)
         data, validation = (sequence(flavour, each, log) for each in ("data", "validation"))
-        found = model.fit(
-            data,
-            validation_data=validation,
-            epochs=3,
-            verbose=0,
-            callbacks=[callback(flavour, log, data, at, die)],
-        )
+        callbacks = [callback(flavour, log, data, at, die)]
+        found = model.fit(data, validation_data=validation, callbacks=callbacks, **THREE_EPOCHS)
         return found.history, data.reads, validation.reads, data.noted
 
     expected = managed(flavour, tmp_path / "calm", run, checkpoint_steps=1)
@@ -228,7 +224,7 @@ def test_metrics_that_do_not_reset_go_on(flavour: Any, tmp_path: Path) -> None:
 
         model = compiled(flavour, metrics=[Seen(name="seen")])
         callbacks = [callback(flavour, [], at=at, act=die)]
-        options = {"validation_data": (X, Y), "epochs": 3, "verbose": 0, "callbacks": callbacks}
+        options = {"validation_data": (X, Y), "callbacks": callbacks, **THREE_EPOCHS}
         return model.fit(X, Y, batch_size=16, **options).history
 
     expected = managed(flavour, tmp_path / "calm", run)
@@ -247,13 +243,8 @@ def test_sequences_that_leave_go_on(flavour: Any, place: Any, tmp_path: Path) ->
         log: list[str] = []
         model = compiled(flavour)
         data, validation = (sequence(flavour, each, log) for each in ("data", "validation"))
-        found = model.fit(
-            data,
-            validation_data=validation,
-            epochs=3,
-            verbose=0,
-            callbacks=[callback(flavour, log, at=at, act=leave)],
-        )
+        callbacks = [callback(flavour, log, at=at, act=leave)]
+        found = model.fit(data, validation_data=validation, callbacks=callbacks, **THREE_EPOCHS)
         return found.history, data.reads, validation.reads
 
     expected = managed(flavour, tmp_path / "calm", run)
